@@ -1,0 +1,60 @@
+"""What the executor found out about itself: sizes that nobody chooses after the handshake."""
+
+import msgspec
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sizes that fix the frame layout and bound the scheduler.
+
+    Config is what was asked; Capacity is what was found. Neither changes afterwards.
+    """
+
+    num_blocks: int
+    """KV blocks that the scheduler may hand out: ids in [0:num_blocks)."""
+    block_size: int
+    """Tokens a block."""
+    rows_max: int
+    """Most rows a step."""
+    tokens_max: int
+    """Most input tokens a step, all rows together."""
+    lanes: int
+    """Sequences that can run at once: lanes in [0:lanes)."""
+    model_len_max: int
+    """Most tokens of one sequence, prompt and output together."""
+    vocab_size: int
+
+    @property
+    def blocks_per_row_max(self) -> int:
+        return -(-self.model_len_max // self.block_size)
+
+    @property
+    def table_max(self) -> int:
+        """Most block-table entries of one frame, all rows together."""
+        return self.rows_max * self.blocks_per_row_max
+
+    @property
+    def sequence_len_max(self) -> int:
+        """Most tokens of one sequence that the model and the whole KV pool allow."""
+        return min(self.model_len_max, self.num_blocks * self.block_size)
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"capacity: {name} must be at least 1, is {getattr(self, name)}")
+        if self.rows_max > self.lanes:
+            raise ValueError("capacity: rows_max must not exceed lanes")
+        if self.rows_max > self.tokens_max:
+            raise ValueError("capacity: rows_max must not exceed tokens_max")
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the front ends must know of the model; found by the executor, passed on unchanged."""
+
+    name: str
+    """The name under which it is served."""
+    path: str
+    """Local folder with config, tokenizer and chat template; empty for the hash runner."""
+    eos_ids: tuple[int, ...]
+    """Token ids that end a sequence unless the request ignores them."""
+    dtype: str
+    device: str

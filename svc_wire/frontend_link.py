@@ -1,0 +1,151 @@
+"""What front ends and scheduler say to each other.
+
+    front end (DEALER)                        scheduler (ROUTER, binds scheduler.sock)
+      Attach          ──────────────────────►
+                      ◄──────────────────────  Attached, then Status whenever readiness changes
+      Submit          ──────────────────────►
+                      ◄──────────────────────  Outputs ... (or Rejected)
+      Abort           ──────────────────────►
+                      ◄──────────────────────  Outputs with the Finished of the key
+      Ping            ──────────────────────►
+                      ◄──────────────────────  Status
+      Detach          ──────────────────────►  (its requests are aborted)
+
+A front end names a request by a key of its own: an unsigned 64-bit number that it never reuses. Every
+submitted key ends exactly once: with a Rejected, or with a Finished. An Abort of a key that has ended
+is ignored. A scheduler that does not know a front end (it was restarted) answers anything but Attach
+with Unknown; the front end attaches again and treats its live requests as lost or resubmits them.
+"""
+
+from svc_wire.capacity import ModelInfo
+from svc_wire.codec import Codec, Message
+from svc_wire.ids import FinishReason, RejectReason
+
+PROTOCOL_VERSION = 1
+
+
+class Sampling(Message, frozen=True):
+    """How tokens are chosen. All values are checked by the front end, and resolved: no absences."""
+
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    """Signed 64-bit. The token at a position is a pure function of logits, seed and position."""
+
+
+class Attach(Message, frozen=True):
+    protocol: int
+    name: str
+    """For logs."""
+
+
+class Submit(Message, frozen=True):
+    key: int
+    prompt: bytes
+    """Token ids, little-endian int32."""
+    max_tokens: int
+    min_tokens: int = 0
+    stop_ids: tuple[int, ...] = ()
+    """Ids that end the sequence, end-of-sequence ids included unless the request ignores them."""
+    sampling: Sampling = Sampling()
+    priority: int = 0
+    """Higher goes first, where the policy heeds it."""
+    tenant: str = ""
+
+
+class Abort(Message, frozen=True):
+    key: int
+    reason: FinishReason
+
+
+class Ping(Message, frozen=True):
+    pass
+
+
+class Detach(Message, frozen=True):
+    pass
+
+
+class Attached(Message, frozen=True):
+    protocol: int
+    model: ModelInfo
+    vocab_size: int
+    sequence_len_max: int
+    """Most tokens of one sequence, prompt and output together, that can ever be served."""
+
+
+class Unknown(Message, frozen=True):
+    """The scheduler does not know this front end: attach (again)."""
+
+
+class Rejected(Message, frozen=True):
+    key: int
+    reason: RejectReason
+    message: str
+
+
+class Finished(Message, frozen=True):
+    """The end of a key, with what it cost."""
+
+    key: int
+    reason: FinishReason
+    message: str
+    """For FinishReason.ERROR: what happened. Else empty."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens that the prefix cache spared at the first admission."""
+    output_tokens: int
+    preemptions: int
+    queued_ns: int
+    """From the scheduler's receipt to the first plan with a row of it."""
+    running_ns: int
+    """From that plan to the end."""
+    busy_share: float
+    """Share of running_ns in which the executor computed (any request), 0 to 1."""
+
+
+class Outputs(Message, frozen=True):
+    """What a step brought for one front end. Tokens of one key arrive gapless, in order."""
+
+    keys: bytes
+    """uint64[n], little-endian: the key of each token."""
+    indices: bytes
+    """int32[n]: its index among the key's output tokens."""
+    tokens: bytes
+    """int32[n]."""
+    finished: tuple[Finished, ...]
+    """Ends, to be handled after the tokens."""
+
+
+class Status(Message, frozen=True):
+    """The scheduler's state, also the sign that it is alive."""
+
+    ready: bool
+    """An executor is attached and makes progress."""
+    reason: str
+    """Why not ready; empty if ready."""
+    policy: str
+    depth: int
+    waiting: int
+    running: int
+    blocks_total: int
+    blocks_free: int
+    """Free or reclaimable: cached blocks that nobody uses count as free."""
+    steps: int
+    """Committed since the scheduler's start."""
+    tokens: int
+    """Output tokens committed since the scheduler's start."""
+    preemptions: int
+    busy_share: float
+    """Share of the last seconds in which the executor computed, 0 to 1."""
+
+
+ToScheduler = Attach | Submit | Abort | Ping | Detach
+ToFrontend = Attached | Unknown | Rejected | Outputs | Status
+
+to_scheduler: Codec[ToScheduler] = Codec(ToScheduler)
+to_frontend: Codec[ToFrontend] = Codec(ToFrontend)

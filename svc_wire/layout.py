@@ -1,0 +1,133 @@
+"""The bytes of a frame: two numpy structured dtypes, one for plans and one for results.
+
+A frame is one record. Sections start on 64-byte borders. Everything a step uses, except the block
+tables, lies at fixed offsets; the tables come last, so that one copy of `used_bytes` moves a plan.
+
+    plan    | header | per-row arrays [rows_max] | per-token arrays [tokens_max] | block_ids [...] |
+    result  | header | timing | per-row arrays [rows_max] |
+
+Row r of a plan computes positions [row_start[r]:row_stop[r]) of one sequence. Its input tokens are
+[query_indptr[r]:query_indptr[r+1]) of the per-token arrays, and its KV blocks, in order, are
+[block_indptr[r]:block_indptr[r+1]) of block_ids (compressed sparse rows).
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from svc_wire.capacity import Capacity
+from svc_wire.ids import STOP_IDS_MAX
+
+LAYOUT_VERSION = 1
+PLAN_MAGIC = 0x3150_5354  # "TSP1", little-endian
+RESULT_MAGIC = 0x3152_5354  # "TSR1"
+ALIGNMENT_BYTES = 64
+
+HEADER = np.dtype(
+    [
+        ("checksum", "<u8"),  # sum of the record's later 8-byte words that are in use, mod 2**64
+        ("magic", "<u4"),
+        ("version", "<u4"),
+        ("epoch", "<u8"),  # one life of the pair (executor, scheduler); see docs/wire.md
+        ("step", "<u8"),  # grows by one within an epoch, from 1
+        ("used_bytes", "<u8"),  # length of the prefix that holds this step, a multiple of 8
+        ("rows", "<u4"),
+        ("tokens", "<u4"),
+        ("blocks", "<u4"),  # entries of block_ids in use
+        ("samples", "<u4"),  # rows with RowFlag.SAMPLES
+        ("written_ns", "<i8"),  # CLOCK_MONOTONIC at the writer, when the frame was complete
+    ]
+)
+assert HEADER.itemsize == 64
+
+TIMING = np.dtype(
+    [
+        # CLOCK_MONOTONIC at the executor's host, in ns:
+        ("received_ns", "<i8"),  # the executor saw the plan
+        ("submitted_ns", "<i8"),  # everything was enqueued
+        ("completed_ns", "<i8"),  # the executor's host learnt of the end
+        # Device timeline, ns; same zero for all steps of an epoch:
+        ("h2d_begin_ns", "<i8"),
+        ("h2d_end_ns", "<i8"),
+        ("compute_begin_ns", "<i8"),
+        ("compute_end_ns", "<i8"),
+        ("d2h_begin_ns", "<i8"),
+        ("d2h_end_ns", "<i8"),
+    ]
+)
+
+Section = tuple[str, str, tuple[int, ...]]
+
+
+def _plan_sections(capacity: Capacity) -> list[Section]:
+    rows, tokens = capacity.rows_max, capacity.tokens_max
+    return [
+        ("query_indptr", "<i4", (rows + 1,)),
+        ("block_indptr", "<i4", (rows + 1,)),
+        ("row_lane", "<i4", (rows,)),
+        ("row_start", "<i4", (rows,)),
+        ("row_stop", "<i4", (rows,)),
+        ("row_flags", "|u1", (rows,)),
+        ("temperature", "<f4", (rows,)),  # 0 is greedy
+        ("top_k", "<i4", (rows,)),  # 0 is off
+        ("top_p", "<f4", (rows,)),  # 1 is off
+        ("min_p", "<f4", (rows,)),  # 0 is off
+        ("seed", "<i8", (rows,)),
+        ("stop_ids", "<i4", (rows, STOP_IDS_MAX)),  # padded with NO_TOKEN
+        ("token_ids", "<i4", (tokens,)),
+        ("positions", "<i4", (tokens,)),
+        ("kv_slots", "<i4", (tokens,)),  # block_id * block_size + offset, where the KV goes
+        ("block_ids", "<i4", (capacity.table_max,)),
+    ]
+
+
+def _result_sections(capacity: Capacity) -> list[Section]:
+    rows = capacity.rows_max
+    return [("row_status", "|u1", (rows,)), ("row_token", "<i4", (rows,))]
+
+
+def _record(fixed: list[tuple[str, np.dtype]], sections: list[Section]) -> np.dtype:
+    names, formats, offsets, end = [], [], [], 0
+    for name, dtype in [*fixed, *((n, np.dtype((d, s))) for n, d, s in sections)]:
+        names.append(name)
+        formats.append(dtype)
+        offsets.append(end)
+        end = -(-(end + dtype.itemsize) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": end})
+
+
+@lru_cache(maxsize=8)
+def plan_dtype(capacity: Capacity) -> np.dtype:
+    """The record of one batch plan."""
+    return _record([("header", HEADER)], _plan_sections(capacity))
+
+
+@lru_cache(maxsize=8)
+def result_dtype(capacity: Capacity) -> np.dtype:
+    """The record of one step result."""
+    return _record([("header", HEADER), ("timing", TIMING)], _result_sections(capacity))
+
+
+def field_offset(dtype: np.dtype, name: str) -> int:
+    """Byte offset of a section in its record."""
+    assert dtype.fields is not None
+    return int(dtype.fields[name][1])
+
+
+def layout_text(capacity: Capacity) -> str:
+    """The layout as text, one section a line; a golden file holds it for a sample capacity."""
+    lines = [f"layout version {LAYOUT_VERSION}"]
+    for title, dtype in (("plan", plan_dtype(capacity)), ("result", result_dtype(capacity))):
+        lines.append(f"{title}: {dtype.itemsize} bytes")
+        for name in dtype.names or ():
+            assert dtype.fields is not None
+            section, offset = dtype.fields[name][:2]
+            base, shape = section.subdtype or (section, ())
+            if base.names:
+                lines += [
+                    f"  {offset + field_offset(base, n):>8} {name}.{n} {base[n].str}"
+                    for n in base.names
+                ]
+            else:
+                lines.append(f"  {offset:>8} {name} {base.str}{list(shape)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,65 @@
+"""The runtime directory: a private folder on tmpfs with the sockets and the frame ring.
+
+One directory is one instance: two instances never meet unless they are given the same directory, and
+then the second one is refused by a lock, with a clear error.
+"""
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from svc_wire.errors import RunDirError
+
+IPC_PATH_MAX_BYTES = 100  # the kernel's limit for a socket path is 107
+
+
+def default_run_dir() -> Path:
+    """XDG_RUNTIME_DIR/twostroke, or /dev/shm/twostroke-UID where that is not set."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime, "twostroke") if runtime else Path(f"/dev/shm/twostroke-{os.geteuid()}")
+
+
+class RunDir:
+    """A checked runtime directory. Raises RunDirError if it belongs to others or cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.path.stat()
+        except OSError as error:
+            raise RunDirError(
+                f"cannot use the runtime directory {path}: {error.strerror}"
+            ) from error
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise RunDirError(
+                f"the runtime directory {path} must belong to this user with mode 0700, "
+                f"it has owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}"
+            )
+        if len(os.fsencode(self.path / "scheduler.sock")) > IPC_PATH_MAX_BYTES:
+            raise RunDirError(f"the path of the runtime directory is too long for a socket: {path}")
+        os.umask(0o077)  # sockets made from here on belong to this user alone
+
+    @property
+    def executor_endpoint(self) -> str:
+        return f"ipc://{self.path}/executor.sock"
+
+    @property
+    def scheduler_endpoint(self) -> str:
+        return f"ipc://{self.path}/scheduler.sock"
+
+    def lock(self, role: str) -> int:
+        """Makes this process the only `role` of the instance, until it ends; returns the lock's fd.
+
+        Raises RunDirError if another process holds it.
+        """
+        fd = os.open(self.path / f"{role}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise RunDirError(
+                f"another {role} runs in {self.path}: stop it, or choose another --run-dir"
+            ) from error
+        return fd
