@@ -66,12 +66,15 @@ class GenerateRequest(google.protobuf.message.Message):
     SAMPLING_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     OUTPUT_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """A name of the caller's for logs, at most 128 characters. Need not be unique. Absent: made up."""
     model: builtins.str
     """The served model's name. Absent or empty: whatever is served. Another name: NOT_FOUND."""
     text: builtins.str
     """Raw text; special tokens in it are recognised, the model's beginning token is added."""
+    priority: builtins.int
+    """Higher goes first where the scheduling policy heeds it (policy "priority"). Absent: 0."""
     @property
     def chat(self) -> global___ChatPrompt:
         """A conversation, rendered by the model's own chat template."""
@@ -103,11 +106,14 @@ class GenerateRequest(google.protobuf.message.Message):
         sampling: global___SamplingParams | None = ...,
         stop: global___StopCriteria | None = ...,
         output: global___OutputOptions | None = ...,
+        priority: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_model", b"_model", "_request_id", b"_request_id", "chat", b"chat", "model", b"model", "output", b"output", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "text", b"text", "token_ids", b"token_ids"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_request_id", b"_request_id", "chat", b"chat", "model", b"model", "output", b"output", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "text", b"text", "token_ids", b"token_ids"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_model", b"_model"]) -> typing.Literal["model"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_priority", b"_priority"]) -> typing.Literal["priority"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_request_id", b"_request_id"]) -> typing.Literal["request_id"] | None: ...
     @typing.overload
