@@ -1,7 +1,7 @@
 """The seam of the executor: whatever executes plans is a Runner.
 
 Steps run strictly in the order of `submit`. Between steps a runner keeps only what the host cannot
-know yet: each lane's last sampled token, and whether it stopped. What every runner does with a plan:
+know yet: each lane's last sampled token, and whether it stopped. What a runner does with a plan:
 
 1. Carry-over first: where a row has RowFlag.CARRY, its last input token is the lane's last sampled
    token. If that lane has stopped (its last sampled token was one of the stop ids), the row is
@@ -9,8 +9,8 @@ know yet: each lane's last sampled token, and whether it stopped. What every run
 2. Write the KV of the T input tokens to `kv_slots`; attend over [0:position] of each row through
    its blocks.
 3. Where a row has RowFlag.SAMPLES, sample a token for position row_stop, never a stop id if the row
-   has RowFlag.BAN_STOP. The token becomes the lane's last; the lane is stopped if it is a stop id.
-   A sampling row without CARRY starts its lane afresh.
+   has RowFlag.BAN_STOP. The token becomes the lane's last; the lane is stopped if it is a stop id,
+   or if nothing could be sampled (ERROR). A sampling row without CARRY starts its lane afresh.
 """
 
 from typing import Protocol

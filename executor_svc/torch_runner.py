@@ -1,0 +1,152 @@
+"""The runner for the CPU: transformers' model, paged attention by gathering, a thread as the
+device.
+
+    submit ──► queue ──► [ device thread: slot A │ slot B │ slot A ... ] ──► queue ──► poll, wait
+
+A step is the same sequence as on any device: the plan is copied into the slot whose turn it is,
+lanes are carried over, the model runs, tokens are sampled, lanes are settled, the result is copied
+out. The thread takes the place of the streams: `submit` returns at once, steps run in order.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from executor_svc.attention import attending
+from executor_svc.gather_attention import GatherAttention
+from executor_svc.kv_cache import KvCache
+from executor_svc.model import CausalModel
+from executor_svc.runner import RunnerError
+from executor_svc.sampler import Sampled, SamplingRows, choose_path, sample
+from executor_svc.slots import Lanes, Slot
+from svc_wire.capacity import Capacity, ModelInfo
+from svc_wire.frames import BatchPlan, StepResult, StepTiming
+from svc_wire.ids import RowFlag
+
+_Job = tuple[BatchPlan, int]
+
+
+class TorchRunner:
+    """A Runner (see runner.py) that computes on the CPU."""
+
+    def __init__(self, model: CausalModel, capacity: Capacity, served_name: str) -> None:
+        self.capacity = capacity
+        self.model = ModelInfo(
+            name=served_name,
+            path=model.path,
+            eos_ids=model.eos_ids,
+            dtype=str(model.dtype).removeprefix("torch."),
+            device=str(model.device),
+        )
+        self._step = _Step(model, capacity)
+        self._jobs: queue.SimpleQueue[_Job | Callable[[], None] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._device, name="device", daemon=True)
+        self._thread.start()
+
+    def begin(self, epoch: int) -> None:
+        idle = threading.Event()
+        self._jobs.put(self._step.forget)
+        self._jobs.put(idle.set)
+        idle.wait()
+        while not self._done.empty():
+            self._done.get_nowait()
+
+    def submit(self, plan: BatchPlan, received_ns: int) -> None:
+        self._jobs.put((plan, received_ns))
+
+    def poll(self) -> StepResult | None:
+        return self._take(block=False, timeout_s=0)
+
+    def wait(self, timeout_s: float) -> StepResult | None:
+        return self._take(block=True, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _take(self, *, block: bool, timeout_s: float) -> StepResult | None:
+        try:
+            done = self._done.get(block, timeout_s)
+        except queue.Empty:
+            return None
+        if isinstance(done, Exception):
+            raise RunnerError(f"{type(done).__name__}: {done}") from done
+        return done
+
+    def _device(self) -> None:
+        with torch.inference_mode():
+            while (job := self._jobs.get()) is not None:
+                if callable(job):
+                    job()
+                    continue
+                try:
+                    self._done.put(self._step.run(*job))
+                except Exception as error:  # noqa: BLE001 - its owner gets it
+                    self._done.put(error)
+
+
+class _Step:
+    """What the device does; all of it in the device thread."""
+
+    def __init__(self, model: CausalModel, capacity: Capacity) -> None:
+        self._model = model
+        self._cache = KvCache.allocate(
+            model.layers, capacity.num_blocks, capacity.block_size, model.dtype, model.device
+        )
+        self._attention = GatherAttention(self._cache)
+        self._slots = [Slot(capacity, model.device) for _ in range(2)]
+        self._lanes = Lanes(capacity.lanes, model.device)
+
+    def forget(self) -> None:
+        self._lanes.forget()
+
+    def run(self, plan: BatchPlan, received_ns: int) -> StepResult:
+        begin_ns = time.monotonic_ns()
+        slot = self._slots[plan.step % 2]
+        slot.plan_bytes.numpy()[: len(plan.raw)] = plan.raw
+        copied_ns = time.monotonic_ns()
+        status, token = self._compute(plan, slot)
+        computed_ns = time.monotonic_ns()
+        row_status, row_token = status.numpy().copy(), token.numpy().copy()
+        end_ns = time.monotonic_ns()
+        timing = StepTiming(
+            received_ns, begin_ns, end_ns,
+            begin_ns, copied_ns, copied_ns, computed_ns, computed_ns, end_ns,
+        )  # fmt: skip
+        return StepResult(plan.epoch, plan.step, row_status, row_token, timing)
+
+    def _compute(self, plan: BatchPlan, slot: Slot) -> tuple[Tensor, Tensor]:
+        """row_status [R] uint8 and row_token [R] int32."""
+        rows, tokens = plan.rows, plan.tokens
+        row_lane, token_ids = slot.row_lane[:rows].long(), slot.token_ids[:tokens]
+        last = slot.query_indptr[1 : rows + 1].long() - 1
+        masked = self._lanes.carry_over(row_lane, slot.row_flags[:rows], last, token_ids)
+        kv_slots = slot.kv_slots[:tokens].long()
+        if masked.any():
+            row_of_token = torch.from_numpy(np.repeat(np.arange(rows), np.diff(plan.query_indptr)))
+            kv_slots[masked[row_of_token]] = self._cache.scrap_slot
+        self._attention.begin(plan, kv_slots)
+        samples = torch.from_numpy(np.flatnonzero(plan.row_flags & RowFlag.SAMPLES))
+        with attending(self._attention):
+            logits = self._model.forward(token_ids.long(), slot.positions[:tokens], last[samples])
+        sampled = self._sample(plan, slot, samples, logits)
+        return self._lanes.settle(row_lane, samples, masked, sampled)
+
+    def _sample(self, plan: BatchPlan, slot: Slot, samples: Tensor, logits: Tensor) -> Sampled:
+        asked = SamplingRows(
+            temperature=slot.temperature[samples],
+            top_k=slot.top_k[samples],
+            top_p=slot.top_p[samples],
+            min_p=slot.min_p[samples],
+            seed=slot.seed[samples],
+            position=slot.row_stop[samples],
+            stop_ids=slot.stop_ids[samples],
+            ban_stop=(slot.row_flags[samples] & int(RowFlag.BAN_STOP)) != 0,
+        )
+        return sample(logits, asked, choose_path(plan))
