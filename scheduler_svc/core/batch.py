@@ -1,0 +1,162 @@
+"""The batch: the executor's side of the world, for one epoch. Thrown away as a whole with it.
+
+Owns lanes, blocks, the order of the running sequences and the steps in flight. Knows how a sequence
+enters and leaves; not when.
+"""
+
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler_svc.core.blocks import ROOT, BlockPool, chain_key
+from scheduler_svc.core.lanes import LaneTable
+from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.types import Bools, Int32s, Int64s, SchedulerConfig
+from svc_wire.capacity import Capacity
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InFlight:
+    """What must be remembered of a published step to commit its result. R rows."""
+
+    step: int
+    lanes: Int32s  # [R]
+    tenancy: Int64s  # [R]
+    samples: Bools  # [R]
+    stop: Int32s  # [R]
+
+
+class Batch:
+    """Running sequences and what they hold."""
+
+    def __init__(self, epoch: int, capacity: Capacity, config: SchedulerConfig) -> None:
+        self.epoch = epoch
+        self.capacity = capacity
+        self.prefix_cache = config.prefix_cache
+        self.step_tokens_max = min(config.step_tokens_max, capacity.tokens_max)
+        # So that every running sequence can have a row, and a token of the budget, in every step.
+        self.running_max = min(config.running_max, capacity.rows_max, self.step_tokens_max)
+        self.table = LaneTable(capacity)
+        self.pool = BlockPool(capacity.num_blocks)
+        self.in_flight: deque[InFlight] = deque()
+        self.step = 0
+        """The last planned step."""
+        self.running: list[Sequence] = []
+        """In the policy's order."""
+        self.lanes: Int32s = np.empty(0, np.int32)
+        """Their lanes, in the same order."""
+
+    @property
+    def has_place(self) -> bool:
+        return len(self.running) < self.running_max
+
+    def needed(self) -> Int32s:
+        """Positions of each running sequence that can be planned now.
+
+        The last token of a sequence never needs its KV: a length ending costs no row.
+        """
+        table, lanes = self.table, self.lanes
+        length = table.known[lanes] + table.pending[lanes]
+        needed: Int32s = np.minimum(length, table.length_limit[lanes] - 1) - table.planned[lanes]
+        return needed
+
+    # -- entering and leaving ----------------------------------------------------------------------
+
+    def hit(self, sequence: Sequence) -> list[int] | None:
+        """The cached blocks that a waiting sequence would start from; None if it does not fit now.
+
+        It fits if there is memory for all its known tokens and for one more block of each running
+        sequence; the latter keeps it from being pre-empted at once. A hit never covers all known
+        tokens: one must be computed, so that there is something to sample from.
+        """
+        size, known = self.table.block_size, len(sequence.tokens)
+        found: list[int] = []
+        if self.prefix_cache:
+            found = self.pool.find(self._keys(sequence, sequence.tokens, (known - 1) // size))
+        cost = -(-known // size) - self.pool.count_held(found)
+        return found if cost + len(self.running) <= self.pool.available else None
+
+    def start(self, sequence: Sequence, hit: list[int]) -> int:
+        """Takes a sequence in, from the blocks that `hit` returned; returns its cached tokens."""
+        table = self.table
+        self.pool.hold(hit)
+        fresh = -(-len(sequence.tokens) // table.block_size) - len(hit)
+        cached = len(hit) * table.block_size
+        sequence.lane = table.assign(sequence, hit + self.pool.take(fresh), cached)
+        sequence.move(State.RUNNING)
+        insort(self.running, sequence, key=lambda other: other.key)
+        self._running_changed()
+        return cached
+
+    def leave(self, sequence: Sequence) -> None:
+        """Takes back lane and blocks; its rows in flight become stale."""
+        assert sequence.lane is not None
+        self.pool.release(self.table.block_table(sequence.lane))
+        self.table.vacate(sequence.lane)
+        sequence.lane = None
+        self.running.remove(sequence)
+        self._running_changed()
+
+    def _running_changed(self) -> None:
+        self.lanes = np.array([sequence.lane for sequence in self.running], np.int32)
+
+    # -- the prefix cache --------------------------------------------------------------------------
+
+    def register(self, lanes: Int32s) -> None:
+        """Makes blocks findable whose tokens are known and whose KV published steps write."""
+        if not self.prefix_cache:
+            return
+        table = self.table
+        full = np.minimum(table.known[lanes], table.planned[lanes]) // table.block_size
+        for index in np.nonzero(full > table.registered[lanes])[0]:
+            self._register_blocks(int(lanes[index]), int(full[index]))
+
+    def register_last(self, lane: int) -> None:
+        """The same for a sequence that ends: the KV of its last token may never be written."""
+        if self.prefix_cache:
+            table = self.table
+            written = min(int(table.known[lane]) - 1, int(table.planned[lane]))
+            self._register_blocks(lane, written // table.block_size)
+
+    def _register_blocks(self, lane: int, full: int) -> None:
+        table = self.table
+        keys = self._keys(table.occupant(lane), table.tokens[lane], full)
+        for index in range(int(table.registered[lane]), full):
+            self.pool.register(int(table.table[lane, index]), keys[index])
+        table.registered[lane] = max(int(table.registered[lane]), full)
+
+    def _keys(self, sequence: Sequence, tokens: Int32s, count: int) -> list[bytes]:
+        """The chain keys of the first `count` blocks of `tokens`, all of which must be known."""
+        keys, size = sequence.block_keys, self.table.block_size
+        for index in range(len(keys), count):
+            parent = keys[-1] if keys else ROOT
+            keys.append(chain_key(parent, tokens[index * size : (index + 1) * size]))
+        return keys[:count]
+
+    # -- invariants --------------------------------------------------------------------------------
+
+    def check(self, depth: int) -> None:
+        """Asserts that lanes, blocks, order and steps in flight agree."""
+        table, lanes = self.table, self.lanes
+        keys = [sequence.key for sequence in self.running]
+        assert keys == sorted(set(keys)), "running is out of order"
+        assert len(self.running) <= self.running_max, "more sequences than rows"
+        assert [sequence.lane for sequence in self.running] == lanes.tolist()
+        for sequence in self.running:
+            assert sequence.state is State.RUNNING
+            assert sequence.lane is not None
+            assert table.occupant(sequence.lane) is sequence, "a lane has another occupant"
+        assert table.free_count + len(lanes) == self.capacity.lanes, "a lane is lost"
+        self.pool.check([table.block_table(lane) for lane in lanes.tolist()])
+        known, pending, planned = table.known[lanes], table.pending[lanes], table.planned[lanes]
+        assert (planned <= known + pending).all(), "planned beyond the length"
+        assert (known + pending <= table.length_limit[lanes]).all(), "sampled beyond the limit"
+        assert (planned <= table.blocks[lanes] * table.block_size).all(), "beyond the block table"
+        assert len(self.in_flight) <= depth + 1, "too many steps in flight"
+        live = np.zeros(self.capacity.lanes, np.int32)
+        for flight in self.in_flight:
+            current = table.tenancy[flight.lanes] == flight.tenancy
+            live[flight.lanes[flight.samples & current]] += 1
+        assert (live[lanes] == pending).all(), "pending differs from the rows in flight"

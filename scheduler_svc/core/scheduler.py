@@ -1,0 +1,329 @@
+"""The scheduler: accepts requests, plans steps, commits results, accounts for every block.
+
+There is no prefill phase and no decode phase. A sequence has `known + pending` tokens and `planned`
+positions; each step moves `planned` towards the length, within one budget of tokens. Where it gets
+there, a token is sampled, which makes the length grow.
+
+A step is planned in this order:
+    1. yield    the first waiting sequence displaces the last running ones that it outranks
+    2. grow     running sequences get the blocks that their next token needs; for lack of memory the
+                last of them is pre-empted (it waits again and is recomputed from its known tokens)
+    3. advance  every running sequence gets a row: one token each, then what is left of the budget
+                for pieces of prompts
+    4. admit    the first waiting ones join with what is left of budget and memory
+
+Everything is decided from what is known when the step is planned. That a sequence will end by
+length is known; that it will sample a stop id is not: such rows are late, the executor masks them,
+and here they are dropped because their lane has changed hands.
+"""
+
+import numpy as np
+
+from scheduler_svc.core.batch import Batch, InFlight
+from scheduler_svc.core.fit import misfit
+from scheduler_svc.core.frame_writer import write_plan
+from scheduler_svc.core.policies import Policy
+from scheduler_svc.core.sequence import Sequence, State, view_of
+from scheduler_svc.core.types import (
+    Bools,
+    Ending,
+    Int32s,
+    PlannedStep,
+    ProtocolViolation,
+    Rejection,
+    Request,
+    SchedulerConfig,
+    Stats,
+    StepOutput,
+)
+from scheduler_svc.core.waiting import WaitingQueue
+from svc_wire.capacity import Capacity
+from svc_wire.frames import PlanFrame, StepResult
+from svc_wire.ids import NO_TOKEN, FinishReason, RejectReason, RowFlag, RowStatus, SeqId
+
+_NOTHING = StepOutput(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), ())
+
+
+class Scheduler:
+    """Used by one thread. See the module's docstring for how it decides."""
+
+    def __init__(self, config: SchedulerConfig, policy: Policy) -> None:
+        self.config = config
+        self.policy = policy
+        self._sequences: dict[SeqId, Sequence] = {}
+        """All that have been accepted and have not ended."""
+        self._waiting = WaitingQueue()
+        self._batch: Batch | None = None
+        self._capacity: Capacity | None = None
+        """Of the last executor, whether or not it lives."""
+        self._next_seq_id = 1
+        self._steps = self._tokens = self._preemptions = self._cache_hit_tokens = 0
+
+    # -- the executor comes and goes ---------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch in which steps are planned; None: there is no executor."""
+        return self._batch.epoch if self._batch else None
+
+    def attach(self, capacity: Capacity, epoch: int) -> list[Ending]:
+        """An executor is ready. Returns the endings of requests that can never fit this one."""
+        assert self._batch is None, "the former executor was not given up"
+        self._capacity = capacity
+        self._batch = Batch(epoch, capacity, self.config)
+        endings = []
+        for sequence in list(self._waiting):
+            sequence.block_keys = []  # the block size may have changed
+            if found := misfit(sequence.request, capacity):
+                endings.append(self._end_waiting(sequence, FinishReason.ERROR, found[1]))
+        return endings
+
+    def executor_lost(self) -> None:
+        """The epoch is over: running sequences wait again with their known tokens."""
+        if self._batch is None:
+            return
+        for sequence in list(self._batch.running):
+            self._put_back(self._batch, sequence)
+        self._batch = None
+
+    # -- requests come and go ----------------------------------------------------------------------
+
+    def add(self, request: Request) -> SeqId:
+        """Accepts a request, or raises Rejection. From here on it ends exactly once."""
+        if self._capacity is None:
+            raise Rejection(RejectReason.NO_EXECUTOR, "no executor has been ready yet")
+        if found := misfit(request, self._capacity):
+            raise Rejection(*found)
+        if len(self._waiting) >= self.config.waiting_max:
+            raise Rejection(RejectReason.QUEUE_FULL, f"{len(self._waiting)} requests are waiting")
+        seq_id = SeqId(self._next_seq_id)
+        self._next_seq_id += 1
+        sequence = Sequence(seq_id, request, self.policy.key(view_of(seq_id, request)))
+        self._sequences[seq_id] = sequence
+        self._waiting.add(sequence)
+        return seq_id
+
+    def abort(self, seq_id: SeqId, reason: FinishReason) -> Ending | None:
+        """Ends a sequence at once; None if it has ended before."""
+        sequence = self._sequences.get(seq_id)
+        if sequence is None:
+            return None
+        if sequence.state is State.WAITING:
+            return self._end_waiting(sequence, reason)
+        assert self._batch is not None
+        return self._end_running(self._batch, sequence, reason)
+
+    # -- planning ----------------------------------------------------------------------------------
+
+    def plan(self, frame: PlanFrame) -> PlannedStep | None:
+        """Plans the next step into `frame` and seals it.
+
+        None if there is nothing to do or enough steps are in flight. A planned step must be
+        published; its result must be committed, in order, or the executor given up.
+        """
+        batch = self._batch
+        if batch is None or len(batch.in_flight) > self.config.depth:
+            return None
+        self._yield_to_head(batch)
+        preempted = self._grow(batch)
+        lanes, lengths, budget = self._advance(batch)
+        # Whoever was pre-empted just now must not come back in the same breath.
+        admitted = [] if preempted else self._admit(batch, budget)
+        if admitted:
+            lanes = np.concatenate([lanes, np.array([s.lane for s, _ in admitted], np.int32)])
+            lengths = np.concatenate([lengths, np.array([n for _, n in admitted], np.int32)])
+        if not len(lanes):
+            return None
+        self._publish(batch, frame, lanes, lengths)
+        first_rows = tuple(s.seq_id for s, _ in admitted if s.admissions == 1)
+        return PlannedStep(batch.epoch, batch.step, len(lanes), first_rows)
+
+    def _yield_to_head(self, batch: Batch) -> None:
+        while (
+            (head := self._waiting.head)
+            and batch.running
+            and head.key < batch.running[-1].key
+            and not (batch.has_place and batch.hit(head) is not None)
+        ):
+            self._preempt(batch, batch.running[-1])
+
+    def _grow(self, batch: Batch) -> bool:
+        """Extends the block tables that are full; whether that took a pre-emption."""
+        table, pool = batch.table, batch.pool
+        preempted = False
+        while True:
+            lanes = batch.lanes
+            full = table.planned[lanes] >= table.blocks[lanes] * table.block_size
+            growing = lanes[full & (batch.needed() > 0)]
+            if len(growing) <= pool.available:
+                break
+            self._preempt(batch, batch.running[-1])
+            preempted = True
+        if len(growing):
+            table.table[growing, table.blocks[growing]] = pool.take(len(growing))
+            table.blocks[growing] += 1
+        return preempted
+
+    @staticmethod
+    def _advance(batch: Batch) -> tuple[Int32s, Int32s, int]:
+        """Rows for the running sequences: lanes, lengths, and what is left of the budget."""
+        needed = batch.needed()
+        busy = needed > 0
+        lanes, lengths = batch.lanes[busy], np.minimum(needed[busy], 1)
+        budget = batch.step_tokens_max - len(lanes)
+        # Everybody has one token; readers of prompts share the rest in the policy's order.
+        for row in np.nonzero(needed[busy] > 1)[0]:
+            extra = min(int(needed[busy][row]) - 1, budget)
+            lengths[row] += extra
+            budget -= extra
+        return lanes, lengths, budget
+
+    def _admit(self, batch: Batch, budget: int) -> list[tuple[Sequence, int]]:
+        """Moves waiting sequences into the batch; returns each with the length of its row."""
+        admitted = []
+        while budget > 0 and batch.has_place and (head := self._waiting.head):
+            hit = batch.hit(head)
+            if hit is None:
+                break
+            self._waiting.remove(head)
+            cached = batch.start(head, hit)
+            self._cache_hit_tokens += cached
+            head.admissions += 1
+            if head.admissions == 1:
+                head.cached_tokens = cached
+            length = min(len(head.tokens) - cached, budget)
+            budget -= length
+            admitted.append((head, length))
+        return admitted
+
+    @staticmethod
+    def _publish(batch: Batch, frame: PlanFrame, lanes: Int32s, lengths: Int32s) -> None:
+        """Writes the frame, rows of one token first, and accounts for the step."""
+        if (lengths != 1).any():
+            order = np.argsort(lengths != 1, kind="stable")
+            lanes, lengths = lanes[order], lengths[order]
+        table = batch.table
+        batch.step += 1
+        flags = write_plan(frame, table, lanes, lengths, epoch=batch.epoch, step=batch.step)
+        samples = (flags & RowFlag.SAMPLES) != 0
+        table.planned[lanes] += lengths
+        table.pending[lanes] += samples
+        batch.in_flight.append(
+            InFlight(batch.step, lanes, table.tenancy[lanes], samples, table.planned[lanes])
+        )
+        batch.register(lanes)
+
+    # -- committing --------------------------------------------------------------------------------
+
+    def commit(self, result: StepResult) -> StepOutput:
+        """Takes in the result of the oldest step in flight.
+
+        Results of other epochs, and of steps that were committed before, are ignored. Raises
+        ProtocolViolation for a result that cannot be true; then the executor must be given up.
+        """
+        batch = self._batch
+        if batch is None or result.epoch != batch.epoch:
+            return _NOTHING
+        next_step = batch.step - len(batch.in_flight) + 1
+        if result.step < next_step:
+            return _NOTHING
+        if result.step > next_step or not batch.in_flight:
+            raise ProtocolViolation(f"got the result of step {result.step}, not of {next_step}")
+        flight = batch.in_flight.popleft()
+        if len(result.row_status) != len(flight.lanes):
+            raise ProtocolViolation(f"step {result.step} has {len(result.row_status)} rows")
+        self._steps += 1
+        return self._settle(batch, flight, result)
+
+    def _settle(self, batch: Batch, flight: InFlight, result: StepResult) -> StepOutput:
+        table, status = batch.table, result.row_status
+        current = table.tenancy[flight.lanes] == flight.tenancy
+        if (current & (status == RowStatus.MASKED)).any():
+            raise ProtocolViolation(f"step {flight.step}: the row of a live sequence was masked")
+        failed = flight.lanes[current & (status == RowStatus.ERROR)]
+        taken = current & flight.samples & (status <= RowStatus.STOPPED)
+        lanes, tokens, position = flight.lanes[taken], result.row_token[taken], flight.stop[taken]
+        if (tokens == NO_TOKEN).any():
+            raise ProtocolViolation(f"step {flight.step}: a row that samples has no token")
+        assert (table.known[lanes] == position).all()
+        table.tokens[lanes, position] = tokens
+        table.known[lanes] += 1
+        table.pending[lanes] -= 1
+        self._tokens += len(lanes)
+        seq_ids, indices = table.seq_id[lanes], position - table.prompt_len[lanes]
+        endings = self._endings(batch, lanes, status[taken] == RowStatus.STOPPED)
+        for lane in failed.tolist():
+            batch.pool.forget(table.block_table(lane))
+            reason = "the model gave no finite scores for this sequence"
+            failure = self._end_running(batch, table.occupant(lane), FinishReason.ERROR, reason)
+            endings.append(failure)
+        return StepOutput(seq_ids, indices, tokens, tuple(endings))
+
+    def _endings(self, batch: Batch, lanes: Int32s, stopped: Bools) -> list[Ending]:
+        """Ends those of `lanes` that stopped or are full."""
+        table = batch.table
+        ended = stopped | (table.known[lanes] >= table.length_limit[lanes])
+        reasons = (FinishReason.LENGTH, FinishReason.STOP_TOKEN)
+        return [
+            self._end_running(batch, table.occupant(lane), reasons[stop])
+            for lane, stop in zip(lanes[ended].tolist(), stopped[ended].tolist(), strict=True)
+        ]
+
+    # -- how sequences change state ----------------------------------------------------------------
+
+    def _preempt(self, batch: Batch, sequence: Sequence) -> None:
+        sequence.preemptions += 1
+        self._preemptions += 1
+        self._put_back(batch, sequence)
+
+    def _put_back(self, batch: Batch, sequence: Sequence) -> None:
+        """From running to waiting, with what is committed."""
+        assert sequence.lane is not None
+        sequence.tokens = batch.table.known_tokens(sequence.lane)
+        batch.leave(sequence)
+        sequence.move(State.WAITING)
+        self._waiting.add(sequence)
+
+    def _end_running(
+        self, batch: Batch, sequence: Sequence, reason: FinishReason, message: str = ""
+    ) -> Ending:
+        lane = sequence.lane
+        assert lane is not None
+        if reason is not FinishReason.ERROR:
+            batch.register_last(lane)
+        known = int(batch.table.known[lane])
+        batch.leave(sequence)
+        return self._end(sequence, reason, known, message)
+
+    def _end_waiting(self, sequence: Sequence, reason: FinishReason, message: str = "") -> Ending:
+        self._waiting.remove(sequence)
+        return self._end(sequence, reason, len(sequence.tokens), message)
+
+    def _end(self, sequence: Sequence, reason: FinishReason, known: int, message: str) -> Ending:
+        sequence.move(State.FINISHED)
+        del self._sequences[sequence.seq_id]
+        return sequence.ending(reason, known, message)
+
+    # -- looking in --------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        batch = self._batch
+        return Stats(
+            waiting=len(self._waiting),
+            running=len(batch.running) if batch else 0,
+            in_flight=len(batch.in_flight) if batch else 0,
+            blocks_total=batch.pool.num_blocks if batch else 0,
+            blocks_free=batch.pool.available if batch else 0,
+            steps=self._steps,
+            tokens=self._tokens,
+            preemptions=self._preemptions,
+            cache_hit_tokens=self._cache_hit_tokens,
+        )
+
+    def check(self) -> None:
+        """Asserts every invariant; for tests, the simulation, and production when idle."""
+        self._waiting.check()
+        running = self._batch.running if self._batch else []
+        assert {s.seq_id for s in [*self._waiting, *running]} == set(self._sequences), "a loss"
+        if self._batch:
+            self._batch.check(self.config.depth)

@@ -1,0 +1,112 @@
+"""Values that cross the core's border, and what it may raise."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from svc_wire.frontend_link import Sampling
+from svc_wire.ids import FinishReason, RejectReason, SeqId
+from svc_wire.ring import DEPTH_MAX
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """What was asked for; the executor's Capacity may bound it further."""
+
+    depth: int = 1
+    """Steps published beyond the one that is computed: 0 is synchronous, 1 the classic overlap."""
+    step_tokens_max: int = 2048
+    """Token budget of a step. Bounds how long decoding waits for a piece of somebody's prompt."""
+    running_max: int = 256
+    """Most sequences in the batch."""
+    waiting_max: int = 1024
+    """Most requests that wait; one more is rejected with QUEUE_FULL."""
+    prefix_cache: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.depth <= DEPTH_MAX:
+            raise ValueError(f"depth must be 0 to {DEPTH_MAX}, is {self.depth}")
+        for name in ("step_tokens_max", "running_max", "waiting_max"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """A prompt and its limits, as accepted from a front end."""
+
+    prompt: Int32s  # [P], P >= 1
+    max_tokens: int
+    min_tokens: int = 0
+    stop_ids: tuple[int, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    priority: int = 0
+    tenant: str = ""
+
+
+class Rejection(Exception):
+    """A request was not accepted. Nothing of it is kept."""
+
+    def __init__(self, reason: RejectReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class ProtocolViolation(Exception):
+    """A result contradicts its plan: the executor cannot be trusted any further."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a sequence ended. There is exactly one for each accepted request."""
+
+    seq_id: SeqId
+    reason: FinishReason
+    message: str = ""
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens that the prefix cache spared at the first admission."""
+    output_tokens: int
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedStep:
+    """A step whose frame is sealed and must now be published."""
+
+    epoch: int
+    step: int
+    rows: int
+    first_rows: tuple[SeqId, ...]
+    """Sequences that get their first row ever with this step."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepOutput:
+    """What a committed step brought: N tokens and the sequences that ended with it."""
+
+    seq_ids: Int64s  # [N]
+    indices: Int32s  # [N] index of the token among its sequence's output tokens
+    tokens: Int32s  # [N]
+    endings: tuple[Ending, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counters and levels of this moment."""
+
+    waiting: int
+    running: int
+    in_flight: int
+    blocks_total: int
+    blocks_free: int
+    steps: int
+    tokens: int
+    preemptions: int
+    cache_hit_tokens: int
