@@ -1,0 +1,139 @@
+"""The asyncio client: client.py with awaits. What the methods mean is written there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack, cast
+
+import grpc.aio
+from grpc.aio import UnaryStreamCall
+
+from twostroke.v1 import generation_pb2 as pb
+from twostroke.v1.generation_pb2_grpc import GenerationServiceStub, ModelServiceStub
+from twostroke_client import values
+from twostroke_client.channel import CHANNEL_OPTIONS, INFO_TIMEOUT_S
+from twostroke_client.errors import Cancelled, typed_errors
+from twostroke_client.exchange import Exchange, whole
+from twostroke_client.retries import Deadline, RetryPolicy
+from twostroke_client.values import Completion, Delta, GenerateOptions, Prompt
+
+if TYPE_CHECKING:
+    from twostroke.v1.generation_pb2_grpc import GenerationServiceAsyncStub, ModelServiceAsyncStub
+
+Call = UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]
+
+
+class AsyncStream(AsyncIterator[Delta]):
+    """See Stream. Cancelling the task that reads cancels the request as well."""
+
+    def __init__(
+        self,
+        start: Callable[[float | None], Call],
+        retry: RetryPolicy,
+        deadline: Deadline,
+    ) -> None:
+        self._exchange = Exchange(start, deadline)
+        self._retrying = retry.async_retrying(deadline)
+
+    async def __anext__(self) -> Delta:
+        exchange = self._exchange
+        with exchange.closed_on_failure():
+            if not exchange.begun and not exchange.over:
+                await self._retrying(self._begin)
+            if not exchange.pieces and not exchange.over:
+                await self._read()
+        if not exchange.pieces:
+            raise StopAsyncIteration
+        return exchange.pieces.popleft()
+
+    async def _begin(self) -> None:
+        with self._exchange.attempt():
+            while not self._exchange.begun:
+                await self._read()
+
+    async def _read(self) -> None:
+        try:
+            with typed_errors():
+                message = await self._exchange.call.read()
+        except asyncio.CancelledError:
+            if self._exchange.over:  # closed by another task, so this one was not cancelled
+                raise Cancelled("the stream was closed while it was read") from None
+            raise
+        self._exchange.take(message if isinstance(message, pb.GenerateResponse) else None)
+
+    async def aclose(self) -> None:
+        self._exchange.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+class AsyncClient:
+    """See Client. Belongs to the event loop in which it is made."""
+
+    def __init__(
+        self, address: str = values.DEFAULT_ADDRESS, *, retry: RetryPolicy | None = None
+    ) -> None:
+        self._retry = retry or RetryPolicy()
+        self._channel = grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
+        # One generated class serves both kinds of channel; its async type is for the checker only.
+        self._generation = cast("GenerationServiceAsyncStub", GenerationServiceStub(self._channel))
+        self._models = cast("ModelServiceAsyncStub", ModelServiceStub(self._channel))
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> AsyncStream:
+        request = values.build_request(prompt, options)
+
+        def start(left_s: float | None) -> Call:
+            return self._generation.Generate(request, timeout=left_s)
+
+        return AsyncStream(start, self._retry, Deadline(timeout_s))
+
+    async def complete(
+        self,
+        prompt: Prompt,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion:
+        async with self.generate(prompt, timeout_s=timeout_s, **options) as stream:
+            return whole([piece async for piece in stream])
+
+    async def model_info(self, *, timeout_s: float = INFO_TIMEOUT_S) -> values.ModelInfo:
+        with typed_errors():
+            message = await self._models.GetModelInfo(pb.GetModelInfoRequest(), timeout=timeout_s)
+        return values.model_info_from(message)
+
+    async def server_status(self, *, timeout_s: float = INFO_TIMEOUT_S) -> values.ServerStatus:
+        with typed_errors():
+            message = await self._models.GetServerStatus(
+                pb.GetServerStatusRequest(), timeout=timeout_s
+            )
+        return values.server_status_from(message)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

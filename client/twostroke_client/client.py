@@ -1,0 +1,141 @@
+"""The blocking client."""
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+import grpc
+
+from twostroke.v1 import generation_pb2 as pb
+from twostroke.v1.generation_pb2_grpc import GenerationServiceStub, ModelServiceStub
+from twostroke_client import values
+from twostroke_client.channel import CHANNEL_OPTIONS, INFO_TIMEOUT_S
+from twostroke_client.errors import typed_errors
+from twostroke_client.exchange import Exchange, whole
+from twostroke_client.retries import Deadline, RetryPolicy
+from twostroke_client.values import Completion, Delta, GenerateOptions, Prompt
+
+if TYPE_CHECKING:
+    from grpc import _CallIterator as Call  # a name that only the type stubs have
+
+
+class Stream(Iterator[Delta]):
+    """An answer as it comes. Close it, or leave its `with` block, and the server stops working.
+
+    The request is on its way as soon as the stream exists, so that many can be made and then read.
+    Iterating raises an error of the tree in errors.py; after that the stream is at its end.
+    """
+
+    def __init__(
+        self,
+        start: "Callable[[float | None], Call[pb.GenerateResponse]]",
+        retry: RetryPolicy,
+        deadline: Deadline,
+    ) -> None:
+        self._exchange = Exchange(start, deadline)
+        self._retrying = retry.retrying(deadline)
+
+    def __next__(self) -> Delta:
+        exchange = self._exchange
+        with exchange.closed_on_failure():
+            if not exchange.begun and not exchange.over:
+                self._retrying(self._begin)
+            if not exchange.pieces and not exchange.over:
+                self._read()
+        if not exchange.pieces:
+            raise StopIteration
+        return exchange.pieces.popleft()
+
+    def _begin(self) -> None:
+        with self._exchange.attempt():
+            while not self._exchange.begun:
+                self._read()
+
+    def _read(self) -> None:
+        with typed_errors():
+            message = next(self._exchange.call, None)
+        self._exchange.take(message)
+
+    def close(self) -> None:
+        """Cancels the request if it has not ended."""
+        self._exchange.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Client:
+    """A connection to a server, for any number of threads. `address` is host:port or unix:PATH.
+
+    Connects when it is first used. Close it, or use it as a context manager.
+    """
+
+    def __init__(
+        self, address: str = values.DEFAULT_ADDRESS, *, retry: RetryPolicy | None = None
+    ) -> None:
+        self._retry = retry or RetryPolicy()
+        self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
+        self._generation = GenerationServiceStub(self._channel)
+        self._models = ModelServiceStub(self._channel)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Stream:
+        """Streams the continuation of `prompt`. `timeout_s` bounds all of it, retries included.
+
+        Raises InvalidRequest for a value that cannot be sent; iterating raises the others.
+        """
+        request = values.build_request(prompt, options)
+
+        def start(left_s: float | None) -> "Call[pb.GenerateResponse]":
+            return self._generation.Generate(request, timeout=left_s)
+
+        return Stream(start, self._retry, Deadline(timeout_s))
+
+    def complete(
+        self,
+        prompt: Prompt,
+        *,
+        timeout_s: float | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion:
+        """As generate, but waits for the whole answer."""
+        with self.generate(prompt, timeout_s=timeout_s, **options) as stream:
+            return whole(list(stream))
+
+    def model_info(self, *, timeout_s: float = INFO_TIMEOUT_S) -> values.ModelInfo:
+        with typed_errors():
+            message = self._models.GetModelInfo(pb.GetModelInfoRequest(), timeout=timeout_s)
+        return values.model_info_from(message)
+
+    def server_status(self, *, timeout_s: float = INFO_TIMEOUT_S) -> values.ServerStatus:
+        with typed_errors():
+            message = self._models.GetServerStatus(pb.GetServerStatusRequest(), timeout=timeout_s)
+        return values.server_status_from(message)
+
+    def close(self) -> None:
+        """Ends the connection; streams that still run are cancelled."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
