@@ -45,6 +45,17 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("capacity: rows_max must not exceed lanes")
         if self.rows_max > self.tokens_max:
             raise ValueError("capacity: rows_max must not exceed tokens_max")
+        # What a frame addresses is an int32, and so is the size of a numpy record.
+        for name, value, bits in (
+            ("num_blocks * block_size", self.num_blocks * self.block_size, 31),
+            ("model_len_max + block_size", self.model_len_max + self.block_size, 31),
+            ("vocab_size", self.vocab_size, 31),
+            ("rows_max * blocks_per_row_max", self.table_max, 28),
+            ("tokens_max", self.tokens_max, 24),
+            ("lanes", self.lanes, 20),
+        ):
+            if value >= 1 << bits:
+                raise ValueError(f"capacity: {name} must be below 2**{bits}, is {value}")
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,17 +13,26 @@
 The executor serves one scheduler at a time: a Hello begins a new epoch and fences the old one.
 """
 
+from typing import Annotated
+
+import msgspec
+
 from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.codec import Codec, Message
+from svc_wire.ids import EPOCH_BITS, STEP_BITS
 
 PROTOCOL_VERSION = 1
+
+Epoch = Annotated[int, msgspec.Meta(ge=0, lt=2**EPOCH_BITS)]
+Step = Annotated[int, msgspec.Meta(ge=0, lt=2**STEP_BITS)]
+"""Bounded when decoded, so that what a peer says always fits a sequence word."""
 
 
 class Hello(Message, frozen=True):
     """A scheduler asks to take over."""
 
     protocol: int
-    epoch_seen: int
+    epoch_seen: Epoch
     """Highest epoch that this scheduler knows; the new one will be higher."""
 
 
@@ -31,7 +40,7 @@ class Welcome(Message, frozen=True):
     """The executor is ready and serves this scheduler from now on."""
 
     protocol: int
-    epoch: int
+    epoch: Epoch
     ring_path: str
     capacity: Capacity
     model: ModelInfo
@@ -46,30 +55,30 @@ class Refused(Message, frozen=True):
 class PlanReady(Message, frozen=True):
     """Doorbell: a plan was published while the executor slept."""
 
-    epoch: int
-    step: int
+    epoch: Epoch
+    step: Step
 
 
 class StepDone(Message, frozen=True):
     """Doorbell: a result was published while the scheduler slept."""
 
-    epoch: int
-    step: int
+    epoch: Epoch
+    step: Step
 
 
 class StepFailed(Message, frozen=True):
     """A step raised. The executor has dropped the epoch; the scheduler says Hello again."""
 
-    epoch: int
-    step: int
+    epoch: Epoch
+    step: Step
     reason: str
 
 
 class Beat(Message, frozen=True):
     """Still here. The sender's epoch (0: none) and last completed or published step."""
 
-    epoch: int
-    step: int
+    epoch: Epoch
+    step: Step
 
 
 ToExecutor = Hello | PlanReady | Beat

@@ -11,11 +11,16 @@
                       ◄──────────────────────  Status
       Detach          ──────────────────────►  (its requests are aborted)
 
-A front end names a request by a key of its own: an unsigned 64-bit number that it never reuses. Every
-submitted key ends exactly once: with a Rejected, or with a Finished. An Abort of a key that has ended
-is ignored. A scheduler that does not know a front end (it was restarted) answers anything but Attach
-with Unknown; the front end attaches again and treats its live requests as lost or resubmits them.
+A front end names a request by a key of its own: an unsigned 64-bit number that it never reuses.
+Every submitted key ends exactly once: with a Rejected, or with a Finished. An Abort of a key that
+has ended is ignored. A scheduler that does not know a front end (it was restarted) answers anything
+but Attach with Unknown; the front end attaches again and treats its live requests as lost or
+resubmits them.
 """
+
+from typing import Annotated
+
+import msgspec
 
 from svc_wire.capacity import ModelInfo
 from svc_wire.codec import Codec, Message
@@ -23,17 +28,22 @@ from svc_wire.ids import FinishReason, RejectReason
 
 PROTOCOL_VERSION = 1
 
+Key = Annotated[int, msgspec.Meta(ge=0)]
+"""An unsigned 64-bit number."""
+
+_INT32_BYTES, _UINT64_BYTES = 4, 8
+
 
 class Sampling(Message, frozen=True):
     """How tokens are chosen. All values are checked by the front end, and resolved: no absences."""
 
     temperature: float = 0.0
     """0 is greedy."""
-    top_k: int = 0
+    top_k: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
     """0 is off."""
     top_p: float = 1.0
     min_p: float = 0.0
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Signed 64-bit. The token at a position is a pure function of logits, seed and position."""
 
 
@@ -44,7 +54,7 @@ class Attach(Message, frozen=True):
 
 
 class Submit(Message, frozen=True):
-    key: int
+    key: Key
     prompt: bytes
     """Token ids, little-endian int32."""
     max_tokens: int
@@ -56,9 +66,13 @@ class Submit(Message, frozen=True):
     """Higher goes first, where the policy heeds it."""
     tenant: str = ""
 
+    def __post_init__(self) -> None:
+        if len(self.prompt) % _INT32_BYTES:
+            raise ValueError(f"the prompt has {len(self.prompt)} bytes, not whole int32s")
+
 
 class Abort(Message, frozen=True):
-    key: int
+    key: Key
     reason: FinishReason
 
 
@@ -83,7 +97,7 @@ class Unknown(Message, frozen=True):
 
 
 class Rejected(Message, frozen=True):
-    key: int
+    key: Key
     reason: RejectReason
     message: str
 
@@ -91,7 +105,7 @@ class Rejected(Message, frozen=True):
 class Finished(Message, frozen=True):
     """The end of a key, with what it cost."""
 
-    key: int
+    key: Key
     reason: FinishReason
     message: str
     """For FinishReason.ERROR: what happened. Else empty."""
@@ -119,6 +133,15 @@ class Outputs(Message, frozen=True):
     """int32[n]."""
     finished: tuple[Finished, ...]
     """Ends, to be handled after the tokens."""
+
+    def __post_init__(self) -> None:
+        count = len(self.tokens) // _INT32_BYTES
+        if (len(self.keys), len(self.indices), len(self.tokens)) != (
+            count * _UINT64_BYTES,
+            count * _INT32_BYTES,
+            count * _INT32_BYTES,
+        ):
+            raise ValueError("keys, indices and tokens are not of one length")
 
 
 class Status(Message, frozen=True):

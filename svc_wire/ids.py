@@ -9,6 +9,12 @@ SeqId = NewType("SeqId", int)
 Lane = NewType("Lane", int)
 """A sequence's row in the persistent tables of scheduler and executor. Reused."""
 
+STEP_BITS = 40
+"""A step is below 2**STEP_BITS, so that one 64-bit word holds an epoch and a step."""
+
+EPOCH_BITS = 24
+"""An epoch is below 2**EPOCH_BITS: one new executor or scheduler a second for half a year."""
+
 NO_TOKEN = -1
 """Stands where a row sampled nothing."""
 

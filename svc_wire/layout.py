@@ -25,7 +25,7 @@ ALIGNMENT_BYTES = 64
 
 HEADER = np.dtype(
     [
-        ("checksum", "<u8"),  # sum of the record's later 8-byte words that are in use, mod 2**64
+        ("checksum", "<u8"),  # of the record's later 8-byte words that are in use; see record.py
         ("magic", "<u4"),
         ("version", "<u4"),
         ("epoch", "<u8"),  # one life of the pair (executor, scheduler); see docs/wire.md
@@ -64,12 +64,12 @@ def _plan_sections(capacity: Capacity) -> list[Section]:
     return [
         ("query_indptr", "<i4", (rows + 1,)),
         ("block_indptr", "<i4", (rows + 1,)),
+        ("row_flags", "|u1", (rows,)),
         ("row_lane", "<i4", (rows,)),
         ("row_start", "<i4", (rows,)),
         ("row_stop", "<i4", (rows,)),
-        ("row_flags", "|u1", (rows,)),
-        ("temperature", "<f4", (rows,)),  # 0 is greedy
         ("top_k", "<i4", (rows,)),  # 0 is off
+        ("temperature", "<f4", (rows,)),  # 0 is greedy
         ("top_p", "<f4", (rows,)),  # 1 is off
         ("min_p", "<f4", (rows,)),  # 0 is off
         ("seed", "<i8", (rows,)),

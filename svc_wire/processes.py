@@ -9,9 +9,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start time of `pid` in clock ticks since boot (field 22 of /proc/pid/stat); None: no such process.
+    """Start time of `pid` in clock ticks since boot (field 22 of /proc/pid/stat).
 
-    A zombie counts as gone: it holds nothing any more.
+    None: no such process. A zombie counts as gone: it holds nothing any more.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -28,9 +28,10 @@ def is_alive(pid: int, ticks: int) -> bool:
 
 
 def die_with_parent(parent_pid: int, signum: signal.Signals = signal.SIGTERM) -> None:
-    """Has the kernel send `signum` to this process when its parent dies (prctl(2), PR_SET_PDEATHSIG).
+    """Has the kernel send `signum` to this process when its parent dies (PR_SET_PDEATHSIG).
 
-    Exits at once if the parent is gone already.
+    Sends it at once if the parent is gone already. The parent that counts is the thread that
+    started this process: a supervisor starts its children from a thread that stays.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")

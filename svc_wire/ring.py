@@ -1,6 +1,6 @@
 """The shared file: a ring of plan frames and result frames, and the words that order them.
 
-    page 0   file header: who made it, for which layout                (written once by the owner)
+    page 0   file header: of which layout it is                       (written once by the owner)
     page 1   control words, 64 bytes apart:
                0  plan_word          last published step               (scheduler writes)
                1  result_word        last completed step               (executor writes)
@@ -9,25 +9,33 @@
     page 2.. FRAMES plan frames, then FRAMES result frames, page-aligned
 
 A word holds epoch * 2**STEP_BITS + step, so that one 8-byte store publishes both. Step s lives in
-frame s % FRAMES. A frame may be overwritten once step s - FRAMES has been committed, which the depth
-bounds by construction (DEPTH_MAX + 1 steps in flight, FRAMES of them exist).
+frame s % FRAMES. A frame may be overwritten once step s - FRAMES has been committed, which the
+depth bounds by construction (DEPTH_MAX + 1 steps in flight, FRAMES of them exist).
 
-Handing over: payload first, fence, then the word; then, if the other side's waiting word is set, the
-doorbell. Waiting: set one's waiting word, fence, look at the word once more, then block on the socket
-for a bounded time. The fence is a lock: CPython offers no other, and x86 may move a load before an
-earlier store of another address.
+Handing over: payload first, fence, then the word; then, fence, and if the other side's waiting word
+is set, the doorbell. Looking: the word first, fence, then the payload. Waiting: set one's waiting
+word, fence, look at the word once more, then block on the socket for a bounded time.
+
+The fence is an uncontended lock: CPython offers no other. Taking it is one atomic instruction with
+acquire and release, a full barrier on x86 (which may move a load before an earlier store of another
+address) and on Arm from 8.1 on. Where it were less, the price would be a doorbell that comes one
+bounded wait late, or a TornFrame, never a wrong step.
 
 The executor owns the file. It is on tmpfs, made with posix_fallocate (a full tmpfs is an error at
-start, not a SIGBUS later), and it goes with its owner or is swept when its owner is found dead.
-`multiprocessing.shared_memory` is not used: its tracker unlinks segments of other processes.
+start, not a SIGBUS later). Its owner holds a flock on it; the kernel lets go of that when the owner
+dies, however it dies, and whichever pid namespace the one who looks is in. So a ring whose lock can
+be had is an orphan, and is swept at the next start. `multiprocessing.shared_memory` is not used:
+its tracker unlinks segments of other processes.
 """
 
 import ctypes
 import errno
+import fcntl
 import hashlib
 import mmap
 import os
 import secrets
+import stat
 import threading
 from pathlib import Path
 
@@ -36,15 +44,14 @@ import numpy as np
 from svc_wire.capacity import Capacity
 from svc_wire.errors import RingError, RingTooLarge
 from svc_wire.frames import PlanFrame, ResultFrame
+from svc_wire.ids import EPOCH_BITS, STEP_BITS
 from svc_wire.layout import LAYOUT_VERSION, layout_text, plan_dtype, result_dtype
-from svc_wire.processes import is_alive, start_ticks
 
 DEPTH_MAX = 2
 FRAMES = 4
 assert FRAMES > DEPTH_MAX + 1
 
 PAGE_BYTES = 4096
-STEP_BITS = 40
 RING_MAGIC = b"TWOSTRK\n"
 
 FILE_HEADER = np.dtype(
@@ -53,11 +60,11 @@ FILE_HEADER = np.dtype(
         ("layout_version", "<u4"),
         ("frames", "<u4"),
         ("file_bytes", "<u8"),
-        ("layout_digest", "<u8"),
-        ("owner_pid", "<u8"),
-        ("owner_start_ticks", "<u8"),
+        ("layout_digest", "<u8"),  # of layout.layout_text, which holds every size
     ]
 )
+
+_TOO_LARGE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 _fence_lock = threading.Lock()
 
@@ -70,16 +77,13 @@ def _fence() -> None:
 def word(epoch: int, step: int) -> int:
     """The value of a sequence word for (epoch, step)."""
     assert 0 <= step < 1 << STEP_BITS
+    assert 0 <= epoch < 1 << EPOCH_BITS
     return epoch << STEP_BITS | step
 
 
 def unword(value: int) -> tuple[int, int]:
     """(epoch, step) of a sequence word."""
     return value >> STEP_BITS, value & ((1 << STEP_BITS) - 1)
-
-
-def _layout_digest(capacity: Capacity) -> int:
-    return int.from_bytes(hashlib.sha256(layout_text(capacity).encode()).digest()[:8], "little")
 
 
 def _page_round(count: int) -> int:
@@ -90,6 +94,15 @@ def ring_bytes(capacity: Capacity) -> int:
     """Size of the shared file for a capacity."""
     plan, result = plan_dtype(capacity).itemsize, result_dtype(capacity).itemsize
     return 2 * PAGE_BYTES + FRAMES * (_page_round(plan) + _page_round(result))
+
+
+def _file_header(capacity: Capacity) -> bytes:
+    digest = hashlib.sha256(layout_text(capacity).encode()).digest()[:8]
+    header = np.zeros((), FILE_HEADER)
+    header[...] = (
+        RING_MAGIC, LAYOUT_VERSION, FRAMES, ring_bytes(capacity), int.from_bytes(digest, "little")
+    )  # fmt: skip
+    return header.tobytes()
 
 
 class _Mapping:
@@ -123,11 +136,15 @@ class _Mapping:
 
     def last_plan(self) -> tuple[int, int]:
         """(epoch, step) of the last published plan."""
-        return unword(self._plan_word.value)
+        value = self._plan_word.value
+        _fence()
+        return unword(value)
 
     def last_result(self) -> tuple[int, int]:
         """(epoch, step) of the last published result."""
-        return unword(self._result_word.value)
+        value = self._result_word.value
+        _fence()
+        return unword(value)
 
 
 class SchedulerRing(_Mapping):
@@ -135,19 +152,22 @@ class SchedulerRing(_Mapping):
 
     @classmethod
     def attach(cls, path: Path, capacity: Capacity) -> "SchedulerRing":
-        """Maps an executor's ring. Raises RingError if it is missing, foreign or of another layout."""
+        """Maps an executor's ring.
+
+        Raises RingError if it is missing, foreign or of another layout.
+        """
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = _open_ring(path, os.O_RDWR)
         except OSError as error:
             raise RingError(f"cannot open the frame ring {path}: {error.strerror}") from error
         try:
-            header = _read_header(fd)
-            if header is None or header["layout_digest"] != _layout_digest(capacity):
-                raise RingError(f"{path} is not a frame ring of layout version {LAYOUT_VERSION}")
-            if os.fstat(fd).st_size != ring_bytes(capacity):
+            expected, size = _file_header(capacity), os.fstat(fd).st_size
+            if os.pread(fd, len(expected), 0) != expected:
                 raise RingError(
-                    f"{path} has {os.fstat(fd).st_size} bytes, expected {ring_bytes(capacity)}"
+                    f"{path} is not a frame ring of layout version {LAYOUT_VERSION} for {capacity}"
                 )
+            if size != ring_bytes(capacity):
+                raise RingError(f"{path} has {size} bytes, expected {ring_bytes(capacity)}")
             return cls(path, fd, capacity, writes_plans=True)
         finally:
             os.close(fd)
@@ -160,7 +180,7 @@ class SchedulerRing(_Mapping):
         return self._executor_waiting.value != 0
 
     def set_waiting(self, waiting: bool) -> None:
-        """Says whether this side is about to block on its socket; look at `last_result` again after."""
+        """Says whether this side is about to block; look at `last_result` once more after that."""
         self._scheduler_waiting.value = int(waiting)
         _fence()
 
@@ -170,7 +190,11 @@ class ExecutorRing(_Mapping):
 
     @classmethod
     def create(cls, directory: Path, capacity: Capacity) -> "ExecutorRing":
-        """Makes and maps a new ring in `directory`. Raises RingError, RingTooLarge."""
+        """Makes and maps a new ring in `directory`. Raises RingError, RingTooLarge.
+
+        The caller holds the executor's role lock of that directory, so that nobody sweeps a ring
+        that is not locked yet.
+        """
         path = directory / f"ring-{os.getpid()}-{secrets.token_hex(4)}"
         size = ring_bytes(capacity)
         try:
@@ -178,34 +202,32 @@ class ExecutorRing(_Mapping):
         except OSError as error:
             raise RingError(f"cannot create the frame ring {path}: {error.strerror}") from error
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.posix_fallocate(fd, 0, size)
-            header = np.zeros((), FILE_HEADER)
-            header[...] = (
-                RING_MAGIC, LAYOUT_VERSION, FRAMES, size, _layout_digest(capacity),
-                os.getpid(), start_ticks(os.getpid()) or 0,
-            )  # fmt: skip
-            os.pwrite(fd, header.tobytes(), 0)
+            os.pwrite(fd, _file_header(capacity), 0)
+            # The mapping keeps a duplicate of fd, and with it the lock, for as long as it lives.
             return cls(path, fd, capacity, writes_plans=False)
         except OSError as error:
             path.unlink(missing_ok=True)
-            if error.errno == errno.ENOSPC:
+            if error.errno in _TOO_LARGE:
                 raise RingTooLarge(
-                    f"the frame ring needs {size} bytes in {directory}, which has too little room: enlarge "
-                    f"that tmpfs, name another with --run-dir, or lower --rows-max or --model-len-max"
+                    f"the frame ring needs {size} bytes in {directory}, which has too little room "
+                    f"({error.strerror}): enlarge that tmpfs, name another with --run-dir, "
+                    f"or lower --rows-max or --model-len-max"
                 ) from error
             raise RingError(f"cannot make the frame ring {path}: {error.strerror}") from error
         finally:
             os.close(fd)
 
     def publish_result(self, epoch: int, step: int) -> bool:
-        """Hands the written result of `step` over. True: the scheduler sleeps, ring the doorbell."""
+        """Hands the result of `step` over. True: the scheduler sleeps, ring the doorbell."""
         _fence()
         self._result_word.value = word(epoch, step)
         _fence()
         return self._scheduler_waiting.value != 0
 
     def set_waiting(self, waiting: bool) -> None:
-        """Says whether this side is about to block on its socket; look at `last_plan` again after."""
+        """Says whether this side is about to block; look at `last_plan` once more after that."""
         self._executor_waiting.value = int(waiting)
         _fence()
 
@@ -214,37 +236,32 @@ class ExecutorRing(_Mapping):
         self.path.unlink(missing_ok=True)
 
 
-def _read_header(fd: int) -> np.void | None:
-    raw = os.pread(fd, FILE_HEADER.itemsize, 0)
-    if len(raw) < FILE_HEADER.itemsize:
-        return None
-    header: np.void = np.frombuffer(raw, FILE_HEADER)[0]
-    # numpy strips trailing NULs of bytes fields, not newlines.
-    return header if bytes(header["magic"]) == RING_MAGIC else None
+def _open_ring(path: Path, flags: int) -> int:
+    """The file descriptor of a regular file; never follows a link nor waits. Raises OSError."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return fd
 
 
 def sweep_rings(directory: Path) -> list[Path]:
     """Removes the rings in `directory` whose owner is dead; returns what it removed.
 
-    Safe beside live instances: a ring belongs to (pid, start time), so a reused pid is no mistake.
-    A ring without a valid header (its maker died before writing it) is judged by the pid in its name.
+    Safe beside live instances, whose rings are locked. The caller holds the executor's role lock.
     """
     swept = []
     for path in sorted(directory.glob("ring-*")):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = _open_ring(path, os.O_RDONLY)
         except OSError:
-            continue
+            continue  # gone meanwhile, or not a ring
         try:
-            header = _read_header(fd)
-        finally:
-            os.close(fd)
-        if header is None:
-            pid_text = path.name.split("-")[1]
-            alive = pid_text.isdigit() and start_ticks(int(pid_text)) is not None
-        else:
-            alive = is_alive(int(header["owner_pid"]), int(header["owner_start_ticks"]))
-        if not alive:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
             swept.append(path)
+        except BlockingIOError:
+            continue  # its owner lives
+        finally:
+            os.close(fd)
     return swept

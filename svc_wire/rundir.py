@@ -1,7 +1,7 @@
 """The runtime directory: a private folder on tmpfs with the sockets and the frame ring.
 
-One directory is one instance: two instances never meet unless they are given the same directory, and
-then the second one is refused by a lock, with a clear error.
+One directory is one instance: two instances never meet unless they are given the same directory,
+and then the second one is refused by a lock, with a clear error.
 """
 
 import fcntl
@@ -25,20 +25,24 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        if len(os.fsencode(self.path / "scheduler.sock")) > IPC_PATH_MAX_BYTES:
+            raise RunDirError(f"the path of the runtime directory is too long for a socket: {path}")
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self.path.stat()
+            # Of the name itself: in a directory where everybody may write, such as /dev/shm, a link
+            # could have been laid there by somebody else.
+            found = self.path.lstat()
         except OSError as error:
             raise RunDirError(
                 f"cannot use the runtime directory {path}: {error.strerror}"
             ) from error
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        if not stat.S_ISDIR(found.st_mode):
+            raise RunDirError(f"the runtime directory {path} is a link or no directory")
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise RunDirError(
-                f"the runtime directory {path} must belong to this user with mode 0700, "
-                f"it has owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}"
+                f"the runtime directory {path} must belong to this user (uid {os.geteuid()}) with "
+                f"mode 0700, it has owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}"
             )
-        if len(os.fsencode(self.path / "scheduler.sock")) > IPC_PATH_MAX_BYTES:
-            raise RunDirError(f"the path of the runtime directory is too long for a socket: {path}")
         os.umask(0o077)  # sockets made from here on belong to this user alone
 
     @property
@@ -52,9 +56,15 @@ class RunDir:
     def lock(self, role: str) -> int:
         """Makes this process the only `role` of the instance, until it ends; returns the lock's fd.
 
-        Raises RunDirError if another process holds it.
+        The lock is the kernel's (flock), so that it goes with its holder however that ends, and
+        holds across containers that share the directory. Raises RunDirError if another process has
+        it or if it cannot be made.
         """
-        fd = os.open(self.path / f"{role}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path = self.path / f"{role}.lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise RunDirError(f"cannot make the lock {path}: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
