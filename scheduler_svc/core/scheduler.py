@@ -66,6 +66,12 @@ class Scheduler:
         """The epoch in which steps are planned; None: there is no executor."""
         return self._batch.epoch if self._batch else None
 
+    @property
+    def next_step(self) -> int:
+        """The number of the step that `plan` would plan. There must be an executor."""
+        assert self._batch is not None
+        return self._batch.step + 1
+
     def attach(self, capacity: Capacity, epoch: int) -> list[Ending]:
         """An executor is ready. Returns the endings of requests that can never fit this one."""
         assert self._batch is None, "the former executor was not given up"
@@ -78,13 +84,28 @@ class Scheduler:
                 endings.append(self._end_waiting(sequence, FinishReason.ERROR, found[1]))
         return endings
 
-    def executor_lost(self) -> None:
-        """The epoch is over: running sequences wait again with their known tokens."""
+    def executor_lost(self) -> list[Ending]:
+        """The epoch is over: running sequences wait again with their known tokens.
+
+        Returns the endings of sequences that were in the batch at losses_max losses in a row, with
+        no token in between: one of them may break the executor, and nobody waits for ever.
+        """
         if self._batch is None:
-            return
-        for sequence in list(self._batch.running):
+            return []
+        lost = list(self._batch.running)
+        for sequence in lost:
             self._put_back(self._batch, sequence)
+            sequence.count_loss()
         self._batch = None
+        return [
+            self._end_waiting(
+                sequence,
+                FinishReason.ERROR,
+                f"the executor failed {sequence.losses} times while it computed this request",
+            )
+            for sequence in lost
+            if sequence.losses >= self.config.losses_max
+        ]
 
     # -- requests come and go ----------------------------------------------------------------------
 

@@ -36,7 +36,9 @@ class Sequence:
         "block_keys",
         "cached_tokens",
         "key",
+        "known_at_loss",
         "lane",
+        "losses",
         "preemptions",
         "request",
         "seq_id",
@@ -60,6 +62,13 @@ class Sequence:
         self.cached_tokens = 0
         """Prompt tokens that the prefix cache spared at the first admission."""
         self.preemptions = 0
+        self.losses = 0
+        """Losses of the executor in a row, with this sequence in the batch and no token between."""
+        self.known_at_loss = 0
+
+    def count_loss(self) -> None:
+        self.losses = self.losses + 1 if len(self.tokens) == self.known_at_loss else 1
+        self.known_at_loss = len(self.tokens)
 
     @property
     def length_limit(self) -> int:

@@ -27,11 +27,13 @@ class SchedulerConfig:
     waiting_max: int = 1024
     """Most requests that wait; one more is rejected with QUEUE_FULL."""
     prefix_cache: bool = True
+    losses_max: int = 3
+    """A request ends with an error after so many losses of the executor without a token between."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= DEPTH_MAX:
             raise ValueError(f"depth must be 0 to {DEPTH_MAX}, is {self.depth}")
-        for name in ("step_tokens_max", "running_max", "waiting_max"):
+        for name in ("step_tokens_max", "running_max", "waiting_max", "losses_max"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
 

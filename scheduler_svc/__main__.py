@@ -1,0 +1,103 @@
+"""python -m scheduler_svc: reads options, environment and signals once, and runs the service."""
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scheduler_svc.core import SchedulerConfig, policies
+from scheduler_svc.service import Service
+from svc_shell.logs import setup_logs
+from svc_shell.parent import follow_parent
+from svc_wire.errors import RunDirError
+from svc_wire.ring import DEPTH_MAX
+from svc_wire.rundir import RunDir, default_run_dir
+
+Names = Annotated[
+    str,
+    typer.Option(
+        envvar=["TWOSTROKE_POLICY", "POLICY"],
+        help=f"Scheduling policy: {', '.join(policies.BY_NAME)}.",
+    ),
+]
+
+
+def main(
+    run_dir: Annotated[
+        Path,
+        typer.Option(envvar="TWOSTROKE_RUN_DIR", help="Private directory for sockets and frames."),
+    ] = default_run_dir(),  # noqa: B008 - read once, here at the edge
+    policy: Names = "fcfs",
+    depth: Annotated[
+        int,
+        typer.Option(
+            envvar="TWOSTROKE_DEPTH",
+            min=0,
+            max=DEPTH_MAX,
+            help="Steps published beyond the one that is computed; 0 is synchronous.",
+        ),
+    ] = 1,
+    step_tokens_max: Annotated[
+        int, typer.Option(envvar="TWOSTROKE_STEP_TOKENS_MAX", min=1, help="Tokens a step.")
+    ] = 2048,
+    running_max: Annotated[
+        int, typer.Option(envvar="TWOSTROKE_RUNNING_MAX", min=1, help="Sequences in the batch.")
+    ] = 256,
+    waiting_max: Annotated[
+        int, typer.Option(envvar="TWOSTROKE_WAITING_MAX", min=1, help="Requests that may wait.")
+    ] = 1024,
+    prefix_cache: Annotated[
+        bool, typer.Option(envvar="TWOSTROKE_PREFIX_CACHE", help="Reuse KV of equal prefixes.")
+    ] = True,
+    stall_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="TWOSTROKE_STALL_TIMEOUT",
+            min=0.1,
+            help="Seconds of the executor's silence after which the service is not ready.",
+        ),
+    ] = 5.0,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="TWOSTROKE_DRAIN_TIMEOUT",
+            min=0.0,
+            help="Seconds that requests in flight get to finish after SIGTERM.",
+        ),
+    ] = 30.0,
+    log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
+) -> None:
+    """Plans the executor's steps for the front ends of one runtime directory."""
+    log = setup_logs("scheduler", log_level)
+    if policy not in policies.BY_NAME:
+        raise typer.BadParameter(f"{policy!r} is none of: {', '.join(policies.BY_NAME)}")
+    try:
+        checked = RunDir(run_dir)
+        lock = checked.lock("scheduler")
+    except RunDirError as error:
+        log.error("cannot start", error=str(error))
+        raise typer.Exit(1) from error
+    follow_parent()
+    config = SchedulerConfig(
+        depth=depth,
+        step_tokens_max=step_tokens_max,
+        running_max=running_max,
+        waiting_max=waiting_max,
+        prefix_cache=prefix_cache,
+    )
+    service = Service(
+        checked,
+        config,
+        policies.BY_NAME[policy](),
+        stall_timeout_s=stall_timeout,
+        drain_timeout_s=drain_timeout,
+    )
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: service.stop())
+    log.info("started", run_dir=str(checked.path), policy=policy, depth=depth, lock=lock)
+    service.run()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,205 @@
+"""The scheduler's link to the front ends: who they are, which sequence is whose, what they are told.
+
+A front end that is silent for too long, or too slow to take its messages, is dropped, and its requests
+are aborted: one of them must never hold up the others or the executor.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import structlog
+import zmq
+
+from svc_wire.errors import MessageError
+from svc_wire.frontend_link import (
+    Abort,
+    Attach,
+    Attached,
+    Detach,
+    Finished,
+    Outputs,
+    Ping,
+    Rejected,
+    Status,
+    Submit,
+    Unknown,
+    to_frontend,
+    to_scheduler,
+)
+from svc_wire.ids import SeqId
+
+SILENCE_MAX_S = 10.0
+MESSAGES_MAX = 10_000
+"""Messages that may queue for one front end before it counts as too slow."""
+
+log = structlog.get_logger(service="scheduler")
+
+
+@dataclass(slots=True, eq=False)
+class Frontend:
+    """One attached front end."""
+
+    identity: bytes
+    name: str
+    heard_at: float
+    sequences: dict[int, SeqId] = field(default_factory=dict)
+    """Its live requests: its key -> our sequence."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """What a step brought for one front end, until it is sent."""
+
+    keys: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)
+
+
+Request = Submit | Abort
+
+
+class Frontends:
+    """Used by one thread; times are seconds, monotonic."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.SNDHWM, MESSAGES_MAX)
+        self.socket.bind(endpoint)
+        self._by_identity: dict[bytes, Frontend] = {}
+        self._owner: dict[SeqId, tuple[Frontend, int]] = {}
+        self._pending: dict[Frontend, _Pending] = {}
+        self.dropped: list[SeqId] = []
+        """Sequences whose front end is gone; the service aborts them."""
+
+    # -- in ----------------------------------------------------------------------------------------
+
+    def receive(
+        self, now: float, attached: Attached | None, status: Status
+    ) -> Iterator[tuple[Frontend, Request]]:
+        """Handles whatever lies ready on the socket; yields what is for the core. Never blocks.
+
+        `attached` is the answer to an Attach; None as long as the model is not known.
+        """
+        while self.socket.poll(0):
+            identity, data = self.socket.recv_multipart()
+            try:
+                message = to_scheduler.decode(data)
+            except MessageError as error:
+                log.warning("a front end sent nonsense", error=str(error))
+                continue
+            frontend = self._by_identity.get(identity)
+            if isinstance(message, Attach):
+                self._attach(identity, message, now, attached, status)
+            elif frontend is None:
+                self._send(identity, Unknown())
+            else:
+                frontend.heard_at = now
+                match message:
+                    case Ping():
+                        self._send(identity, status)
+                    case Detach():
+                        self._drop(frontend, "it detached")
+                    case Submit() | Abort():
+                        yield frontend, message
+
+    def _attach(
+        self, identity: bytes, attach: Attach, now: float, attached: Attached | None, status: Status
+    ) -> None:
+        if (known := self._by_identity.get(identity)) is not None:
+            self._drop(known, "it attached anew")
+        if attached is None:  # it will ask again
+            self._send(identity, status)
+            return
+        if attach.protocol != attached.protocol:
+            log.error("a front end speaks another protocol", version=attach.protocol)
+            return
+        log.info("front end attached", name=attach.name)
+        self._by_identity[identity] = Frontend(identity, attach.name, now)
+        self._send(identity, attached)
+        self._send(identity, status)
+
+    def sweep(self, now: float) -> None:
+        """Drops front ends that have been silent for too long."""
+        for frontend in list(self._by_identity.values()):
+            if now - frontend.heard_at > SILENCE_MAX_S:
+                self._drop(frontend, "it is silent")
+
+    def _drop(self, frontend: Frontend, reason: str) -> None:
+        if self._by_identity.pop(frontend.identity, None) is None:
+            return
+        log.info("front end dropped", name=frontend.name, reason=reason)
+        self._pending.pop(frontend, None)
+        for seq_id in frontend.sequences.values():
+            del self._owner[seq_id]
+            self.dropped.append(seq_id)
+        frontend.sequences.clear()
+
+    # -- which sequence is whose -------------------------------------------------------------------
+
+    def accept(self, frontend: Frontend, key: int, seq_id: SeqId) -> None:
+        """Notes that `seq_id` serves the front end's `key`."""
+        frontend.sequences[key] = seq_id
+        self._owner[seq_id] = (frontend, key)
+
+    # -- out ---------------------------------------------------------------------------------------
+
+    def reject(self, frontend: Frontend, rejected: Rejected) -> None:
+        self._send(frontend.identity, rejected)
+
+    def add_token(self, seq_id: SeqId, index: int, token: int) -> None:
+        """Adds a token to what its front end is sent at the next `flush`."""
+        if (owner := self._owner.get(seq_id)) is not None:
+            pending = self._pending.setdefault(owner[0], _Pending())
+            pending.keys.append(owner[1])
+            pending.indices.append(index)
+            pending.tokens.append(token)
+
+    def finish(self, seq_id: SeqId, finished: Finished) -> None:
+        """Adds an end to what its front end is sent at the next `flush`, and forgets the sequence.
+
+        `finished.key` is filled in here.
+        """
+        if (owner := self._owner.pop(seq_id, None)) is not None:
+            frontend, key = owner
+            del frontend.sequences[key]
+            pending = self._pending.setdefault(frontend, _Pending())
+            pending.finished.append(finished)
+
+    def key_of(self, seq_id: SeqId) -> int | None:
+        """The front end's key of a live sequence."""
+        owner = self._owner.get(seq_id)
+        return owner[1] if owner else None
+
+    def flush(self) -> None:
+        """Sends what was added, one message a front end."""
+        pending, self._pending = self._pending, {}
+        for frontend, batch in pending.items():
+            outputs = Outputs(
+                np.array(batch.keys, "<u8").tobytes(),
+                np.array(batch.indices, "<i4").tobytes(),
+                np.array(batch.tokens, "<i4").tobytes(),
+                tuple(batch.finished),
+            )
+            self._send(frontend.identity, outputs)
+
+    def broadcast(self, status: Status) -> None:
+        for identity in list(self._by_identity):
+            self._send(identity, status)
+
+    def _send(
+        self, identity: bytes, message: Attached | Unknown | Rejected | Outputs | Status
+    ) -> None:
+        try:
+            self.socket.send_multipart([identity, to_frontend.encode(message)], zmq.NOBLOCK)
+        except (zmq.Again, zmq.ZMQError) as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+            if (frontend := self._by_identity.get(identity)) is not None:
+                self._drop(frontend, f"it takes no messages: {error}")
+
+    def close(self) -> None:
+        self.socket.close(0)
