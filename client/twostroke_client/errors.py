@@ -24,6 +24,7 @@ The reason in google.rpc.ErrorInfo decides the class; the gRPC status does where
 with errors that the network or a proxy makes. Both tables are at the end of this file.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,21 +156,17 @@ class _Details:
 
     @classmethod
     def parse(cls, error: grpc.RpcError) -> "_Details":
-        # Pairs at run time in both kinds of call; the stubs disagree.
-        metadata = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ())
-        packed = dict(metadata).get(_DETAILS_KEY, b"")
-        try:
-            status = status_pb2.Status.FromString(packed)
-        except DecodeError:
-            return cls()
         info = error_details_pb2.ErrorInfo()
         bad = error_details_pb2.BadRequest()
         retry = error_details_pb2.RetryInfo()
-        found = {part.DESCRIPTOR.name: part for part in (info, bad, retry)}
-        for any_detail in status.details:
-            part = found.get(any_detail.TypeName().rpartition(".")[2])
-            if part is not None:
-                any_detail.Unpack(part)
+        # Pairs at run time in both kinds of call; the stubs disagree.
+        metadata = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ())
+        try:
+            status = status_pb2.Status.FromString(dict(metadata).get(_DETAILS_KEY, b""))
+            for packed, part in itertools.product(status.details, (info, bad, retry)):
+                packed.Unpack(part)  # does nothing if it holds another kind
+        except DecodeError:
+            return cls()
         return cls(
             reason=info.reason if info.domain == ERROR_DOMAIN else "",
             field=bad.field_violations[0].field if bad.field_violations else "",
