@@ -1,8 +1,8 @@
 """The scheduler's link to the executor: handshake, frames, doorbells, loss.
 
 Says Hello when the socket connects, and again if no Welcome comes for a while (the executor may be
-loading its model). Whatever ends an epoch comes out as a Lost event: the peer's socket closed, a step
-failed, a frame could not be read, or another Welcome came.
+loading its model). Whatever ends an epoch comes out as a Lost event: the peer's socket closed, a
+step failed, a frame could not be read, or another Welcome came.
 """
 
 from dataclasses import dataclass

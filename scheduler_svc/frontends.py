@@ -1,7 +1,7 @@
-"""The scheduler's link to the front ends: who they are, which sequence is whose, what they are told.
+"""The scheduler's link to the front ends: who they are, whose a sequence is, what they are told.
 
-A front end that is silent for too long, or too slow to take its messages, is dropped, and its requests
-are aborted: one of them must never hold up the others or the executor.
+A front end that is silent for too long, or too slow to take its messages, is dropped, and its
+requests are aborted: one of them must never hold up the others or the executor.
 """
 
 from collections.abc import Iterator

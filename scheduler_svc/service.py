@@ -1,11 +1,12 @@
 """The scheduler's process: one loop that settles results, plans steps and serves the front ends.
 
 The critical path comes first: when a result is there, the core commits it and plans the next step,
-the plan is published, and only then do the front ends get their tokens. While steps are in flight the
-loop spins on the result word (bounded, and only on machines with CPUs to spare), then it blocks. Idle,
-it wakes once a second.
+the plan is published, and only then do the front ends get their tokens. While steps are in flight
+the loop spins on the result word (bounded, and only on machines with CPUs to spare), then it
+blocks. Idle, it wakes once a second.
 """
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -182,7 +183,7 @@ class Service:
             self._executor.set_waiting(True)
             if self._executor.is_complete(step):
                 timeout_s = 0.0
-        self._poller.poll(timeout_s * 1000)
+        self._poller.poll(math.ceil(timeout_s * 1000))
         self._executor.set_waiting(False)
 
     def _spin(self, step: int) -> bool:
