@@ -1,7 +1,7 @@
 """The real model through all services: greedy output equals plain `transformers`, token for token.
 
-16 prompts of 5 to 900 tokens arrive at random moments; overlap off, on and deeper; a KV pool so small
-that pre-emption happens; the prefix cache on and off. fp32, where batching does not change a choice.
+16 prompts of 5 to 900 tokens arrive at random moments; overlap off, on and deeper; a KV pool so
+small that pre-emption happens; the prefix cache on and off. In fp32 batching changes no choice.
 """
 
 import asyncio
@@ -9,9 +9,9 @@ import random
 
 import pytest
 import torch
+from executor_svc.embedded import smollm2_folder
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from executor_svc.embedded import smollm2_folder
 from tests.support.stack import Stack
 from twostroke_client import AsyncClient, Client
 

@@ -72,7 +72,7 @@ class Stack:
     # -- the life of processes ---------------------------------------------------------------------
 
     def start(self, service: str, *arguments: str) -> None:
-        """Starts a service, with the arguments that it was given before unless there are new ones."""
+        """Starts a service with the arguments of before, unless there are new ones."""
         if arguments:
             self._arguments[service] = list(arguments)
         with (self._logs / f"{service}.log").open("ab") as log:
