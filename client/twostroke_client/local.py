@@ -1,0 +1,74 @@
+"""`twostroke serve` and `twostroke demo`: the commands that need the server parts on this machine.
+
+They are imported when they are asked for, so that a client alone needs none of them.
+"""
+
+import importlib.util
+import signal
+import time
+from typing import Annotated
+
+import typer
+
+from twostroke_client.client import Client
+from twostroke_client.reporting import EXIT_FAILED, EXIT_USAGE, complain, reported, stderr, stdout
+from twostroke_client.terminal import show
+from twostroke_client.values import Message
+
+DEMO_PROMPT = "In two or three sentences: what is a two-stroke engine?"
+
+SERVER_PARTS = ("msgspec", "structlog", "zmq", "grpc_health", "tokenizers", "torch", "transformers")
+
+
+def serve(context: typer.Context) -> None:
+    """Start executor, scheduler and front end on this machine."""
+    require_server_parts()
+    from supervisor_svc import cli
+
+    cli.app(args=context.args, prog_name="twostroke serve")
+
+
+def demo(
+    prompt: Annotated[str, typer.Argument(help="What to ask.")] = DEMO_PROMPT,
+    model: Annotated[str | None, typer.Option(help="As for serve.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 160,
+) -> None:
+    """Start everything, answer one prompt through gRPC, stop everything."""
+    require_server_parts()
+    from supervisor_svc import display
+    from supervisor_svc.cli import commands
+    from supervisor_svc.instance import instance_dir
+    from supervisor_svc.stack import Stack, StackConfig, StackError
+
+    err = stderr()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started_s = time.monotonic()
+    try:
+        with instance_dir(None) as run_dir:
+            options = {"model": model, "port": 0, "log_level": "warning"}
+            with Stack(run_dir, StackConfig(commands(run_dir, options))) as stack:
+                address = display.start(stack, err)
+                processes = ", ".join(f"{role} {pid}" for role, pid in stack.pids.items())
+                err.print(f"ready at {address} after {time.monotonic() - started_s:.1f} s")
+                err.print(f"processes: {processes}\n\n> {prompt}\n")
+                with reported(address), Client(address) as client:
+                    asked = [Message("user", prompt)]
+                    with client.generate(asked, max_tokens=max_tokens, temperature=0) as stream:
+                        show(stream, stdout(), err)
+                killed = stack.stop()
+    except StackError as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_FAILED) from error
+    if killed:
+        complain(f"had to be killed: {', '.join(killed)}")
+        raise typer.Exit(EXIT_FAILED)
+    err.print("\nall processes have ended", style="dim")
+
+
+def require_server_parts() -> None:
+    """Says what to install, and exits, where the services cannot run."""
+    missing = [part for part in SERVER_PARTS if importlib.util.find_spec(part) is None]
+    if missing:
+        complain(f"the server parts are not installed: there is no {', '.join(missing)}")
+        stderr().print("Install them with: pip install 'twostroke[server]'", style="dim")
+        raise typer.Exit(EXIT_USAGE)

@@ -1,0 +1,74 @@
+"""How the command line says what went wrong: one sentence on stderr and an exit code.
+
+The codes tell the truth about what happened:
+
+    0    done: the answer is whole, the server was stopped as asked
+    1    the server failed: a process died, an answer was cut off or could not be computed
+    2    the call is wrong: unknown option, a value out of range, a prompt that can never fit
+    3    the server cannot be reached, is not ready, is draining or full; later may be better
+    4    the time given with --timeout is up
+    130  stopped by Ctrl-C
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from twostroke_client.errors import (
+    DeadlineExceeded,
+    RequestError,
+    TwostrokeError,
+    Unavailable,
+    Unreachable,
+)
+
+EXIT_FAILED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_DEADLINE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+
+
+@contextmanager
+def reported(address: str) -> Iterator[None]:
+    """Turns what goes wrong inside into a sentence and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except Unreachable as error:
+        cause = str(error).rpartition(": ")[2]  # what is before it is how gRPC came to know
+        complain(f"the connection to {address} failed: {cause}")
+        stderr().print("Is a server running there? `twostroke serve` starts one.", style="dim")
+        raise typer.Exit(EXIT_UNAVAILABLE) from error
+    except TwostrokeError as error:
+        complain(str(error))
+        raise typer.Exit(exit_code(error)) from error
+
+
+def exit_code(error: TwostrokeError) -> int:
+    match error:
+        case RequestError():
+            return EXIT_USAGE
+        case Unavailable():
+            return EXIT_UNAVAILABLE
+        case DeadlineExceeded():
+            return EXIT_DEADLINE
+        case _:
+            return EXIT_FAILED
+
+
+def complain(message: str) -> None:
+    stderr().print(f"error: {message}", style="red", soft_wrap=True)
+
+
+def write_line(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def stdout() -> Console:
+    return Console(highlight=False, markup=False)
+
+
+def stderr() -> Console:
+    return Console(stderr=True, highlight=False, markup=False)

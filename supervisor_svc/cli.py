@@ -1,0 +1,119 @@
+"""`twostroke serve`, also as `python -m supervisor_svc`: runs an instance until it is stopped.
+
+Options that belong to a service are passed on only where they were given, so that each default has
+one owner. A service's other options are set by its TWOSTROKE_* variables, which children inherit.
+"""
+
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from supervisor_svc import display
+from supervisor_svc.instance import instance_dir
+from supervisor_svc.stack import Stack, StackConfig, StackError
+from svc_wire.errors import RunDirError
+
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+
+ROLE_OPTIONS = {
+    "executor": ("model", "log_level"),
+    "scheduler": ("policy", "depth", "drain_timeout", "log_level"),
+    "frontend": ("host", "port", "drain_timeout", "log_level"),
+}
+
+
+def commands(run_dir: Path, options: Mapping[str, object]) -> dict[str, list[str]]:
+    """Each service's command line, with those of its options that are not None."""
+    return {
+        # -P: a folder of the service's name in the working directory must not be run instead.
+        role: [sys.executable, "-P", "-m", f"{role}_svc", "--run-dir", str(run_dir)]
+        + [
+            word
+            for name in names
+            if options.get(name) is not None
+            for word in (f"--{name.replace('_', '-')}", str(options[name]))
+        ]
+        for role, names in ROLE_OPTIONS.items()
+    }
+
+
+def serve(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="smollm2 (embedded), a folder or hub name of a causal LM, or hash (a fake)."
+        ),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Scheduling policy: fcfs, priority.")] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="Steps planned ahead of the one that is computed.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TWOSTROKE_RUN_DIR",
+            help="Directory for sockets and frames; left out: a private one on tmpfs.",
+        ),
+    ] = None,
+    ready_timeout: Annotated[float, typer.Option(help="Seconds to get ready in.")] = 300.0,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="TWOSTROKE_DRAIN_TIMEOUT", help="Seconds that running answers get to finish."
+        ),
+    ] = 30.0,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+) -> None:
+    """Start executor, scheduler and front end; Ctrl-C drains and stops them, twice kills them.
+
+    Exits with 0 when it was stopped as asked, with 1 when a service died or did not get ready.
+    """
+    err = Console(stderr=True, highlight=False, markup=False)
+    if log_level is None and err.is_terminal:
+        log_level = "warning"  # the display says what a person wants to know of a good start
+    options = {
+        "model": model,
+        "host": host,
+        "port": port,
+        "policy": policy,
+        "depth": depth,
+        "drain_timeout": drain_timeout,
+        "log_level": log_level,
+    }
+    # A service manager stops with SIGTERM what a person stops with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with instance_dir(run_dir) as directory:
+            config = StackConfig(commands(directory, options), ready_timeout, drain_timeout)
+            with Stack(directory, config) as stack:
+                _run(stack, err)
+    except KeyboardInterrupt:
+        err.print("killed")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except (RunDirError, StackError) as error:
+        err.print(f"error: {error}", style="red", soft_wrap=True)
+        raise typer.Exit(EXIT_FAILED) from error
+
+
+def _run(stack: Stack, err: Console) -> None:
+    """Serves until it is asked to stop."""
+    try:
+        address = display.start(stack, err)
+        sys.stdout.write(f"ready at {address}\n")
+        sys.stdout.flush()
+        stack.wait()
+    except KeyboardInterrupt:
+        err.print("draining: running answers may finish; once more kills them")
+        killed = stack.stop()
+        err.print(f"stopped, killed: {', '.join(killed)}" if killed else "stopped")
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command()(serve)

@@ -1,0 +1,83 @@
+"""The runtime directory of one instance: private, and gone when the instance is gone.
+
+    default_run_dir()/             one for each user
+        serve-XXXXXXXX/            one for each instance that was not given a directory
+            supervisor.lock ...    held by the processes of the instance while they live
+
+An instance whose supervisor was killed cannot remove its directory; the next one to start does,
+once nobody holds a lock in it. The flock on the parent keeps those who make directories and those
+who sweep them apart.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from svc_wire.rundir import RunDir, default_run_dir
+
+_PREFIX = "serve-"
+_LEFTOVERS = ("*.sock", "ring-*", "frontend.address")
+
+
+@contextmanager
+def instance_dir(given: Path | None) -> Iterator[Path]:
+    """The locked runtime directory of a new instance, cleared of what it left when it ends.
+
+    Raises RunDirError if the directory is unusable or belongs to a running instance.
+    """
+    if given is not None:
+        path = RunDir(given).path
+        lock = RunDir(given).lock("supervisor")
+        _remove_leftovers(path)
+    else:
+        path, lock = _make_private()
+    try:
+        yield path
+    finally:
+        if given is not None:
+            _remove_leftovers(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _make_private() -> tuple[Path, int]:
+    parent = RunDir(default_run_dir()).path
+    guard = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        for old in parent.glob(f"{_PREFIX}*"):
+            if not any(_is_held(lock) for lock in old.glob("*.lock")):
+                shutil.rmtree(old, ignore_errors=True)
+        path = RunDir(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)))
+        return path.path, path.lock("supervisor")
+    finally:
+        os.close(guard)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes the files of dead services, unless a service of somebody else lives here."""
+    others = (lock for lock in path.glob("*.lock") if lock.name != "supervisor.lock")
+    if any(_is_held(lock) for lock in others):
+        return
+    for pattern in _LEFTOVERS:
+        for left in path.glob(pattern):
+            left.unlink(missing_ok=True)
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

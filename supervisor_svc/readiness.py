@@ -1,0 +1,60 @@
+"""Whether an instance serves: its front end says so, by the standard health service."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+CHECK_TIMEOUT_S = 2.0
+
+# What each service makes in the runtime directory as soon as it can be talked to.
+SIGNS = {
+    "scheduler": "scheduler.sock",
+    "frontend": "frontend.address",
+    "executor": "executor.sock",
+}
+
+
+class Readiness:
+    """Watches an instance that starts. Close it, or use it as a context manager."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._channel: grpc.Channel | None = None
+
+    def signs(self) -> set[str]:
+        """The roles whose service is up."""
+        return {role for role, name in SIGNS.items() if (self._run_dir / name).exists()}
+
+    def address(self) -> str | None:
+        """Where the front end listens, once it does."""
+        try:
+            return (self._run_dir / SIGNS["frontend"]).read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+    def is_serving(self) -> bool:
+        address = self.address()
+        if address is None:
+            return False
+        self._channel = self._channel or grpc.insecure_channel(address)
+        stub = health_pb2_grpc.HealthStub(self._channel)
+        try:
+            found = stub.Check(health_pb2.HealthCheckRequest(), timeout=CHECK_TIMEOUT_S)
+        except grpc.RpcError:
+            return False
+        return bool(found.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._channel is not None:
+            self._channel.close()

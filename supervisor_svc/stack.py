@@ -1,0 +1,120 @@
+"""The services of one instance as a unit: started together, stopped in order.
+
+    start   all at once; each waits for its peers by itself
+    ready   when the front end's health service says SERVING
+    stop    front end (drains its streams) ─► scheduler ─► executor
+    death   any one that ends unasked ends the instance: the others are stopped
+
+A front end that drains needs the two behind it, so they are stopped after it.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from supervisor_svc.child import Child, wait_for_end
+from supervisor_svc.readiness import Readiness
+
+STOP_ORDER = ("frontend", "scheduler", "executor")
+STOP_TIMEOUT_S = 10.0
+"""For a service that has nothing left to drain."""
+LOOK_INTERVAL_S = 0.1
+
+
+class StackError(Exception):
+    """The instance cannot go on. The text is for a person."""
+
+
+class ChildDied(StackError):
+    def __init__(self, child: Child) -> None:
+        super().__init__(f"the {child.role} (pid {child.pid}) {child.ending}")
+
+
+class NotReadyInTime(StackError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StackConfig:
+    """What was asked for."""
+
+    commands: Mapping[str, Sequence[str]]
+    """The command line of each role's service."""
+    ready_timeout_s: float = 300.0
+    drain_timeout_s: float = 30.0
+
+
+class Stack:
+    """The running services. Leaving its `with` block stops them; a second Ctrl-C kills them."""
+
+    def __init__(self, run_dir: Path, config: StackConfig) -> None:
+        self._config = config
+        self._run_dir = run_dir
+        self._children: dict[str, Child] = {}
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {role: child.pid for role, child in self._children.items()}
+
+    def start(self) -> None:
+        for role, command in self._config.commands.items():
+            self._children[role] = Child(role, command)
+
+    def wait_ready(self, report: Callable[[set[str]], None]) -> str:
+        """The front end's address, once the instance serves. `report` gets the roles that are up.
+
+        Raises ChildDied, or NotReadyInTime after `ready_timeout_s`.
+        """
+        deadline = time.monotonic() + self._config.ready_timeout_s
+        with Readiness(self._run_dir) as readiness:
+            while not readiness.is_serving():
+                report(readiness.signs())
+                self._raise_if_died(timeout_s=LOOK_INTERVAL_S)
+                if time.monotonic() > deadline:
+                    raise NotReadyInTime(self._lateness(readiness.signs()))
+            address = readiness.address()
+        assert address is not None, "it was asked there"
+        return address
+
+    def wait(self) -> None:
+        """Blocks for as long as all is well, costing nothing. Raises ChildDied."""
+        while True:
+            self._raise_if_died(timeout_s=None)
+
+    def stop(self) -> list[str]:
+        """Stops what runs, in order; returns the roles that had to be killed."""
+        killed = []
+        for role in STOP_ORDER:
+            child = self._children.get(role)
+            drain_s = self._config.drain_timeout_s if role == "frontend" else 0.0
+            if child and not child.has_ended and not child.stop(drain_s + STOP_TIMEOUT_S):
+                killed.append(role)
+        return killed
+
+    def _raise_if_died(self, timeout_s: float | None) -> None:
+        for child in wait_for_end(self._children.values(), timeout_s):
+            raise ChildDied(child)
+
+    def _lateness(self, up: set[str]) -> str:
+        missing = " and ".join(role for role in STOP_ORDER if role not in up)
+        state = f"no sign of the {missing}" if missing else "all are up, but not ready"
+        return f"not ready after {self._config.ready_timeout_s:.0f} s: {state}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            for child in self._children.values():
+                child.kill()
+                child.close()
