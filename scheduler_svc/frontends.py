@@ -28,6 +28,7 @@ from svc_wire.frontend_link import (
     to_scheduler,
 )
 from svc_wire.ids import SeqId
+from svc_wire.rundir import remove_socket
 
 SILENCE_MAX_S = 10.0
 MESSAGES_MAX = 10_000
@@ -69,6 +70,7 @@ class Frontends:
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, MESSAGES_MAX)
         self.socket.bind(endpoint)
+        self._endpoint = endpoint
         self._by_identity: dict[bytes, Frontend] = {}
         self._owner: dict[SeqId, tuple[Frontend, int]] = {}
         self._pending: dict[Frontend, _Pending] = {}
@@ -109,7 +111,8 @@ class Frontends:
     def _attach(
         self, identity: bytes, attach: Attach, now: float, attached: Attached | None, status: Status
     ) -> None:
-        if (known := self._by_identity.get(identity)) is not None:
+        known = self._by_identity.get(identity)
+        if known is not None and known.sequences:
             self._drop(known, "it attached anew")
         if attached is None:  # it will ask again
             self._send(identity, status)
@@ -117,7 +120,8 @@ class Frontends:
         if attach.protocol != attached.protocol:
             log.error("a front end speaks another protocol", version=attach.protocol)
             return
-        log.info("front end attached", name=attach.name)
+        if identity not in self._by_identity:
+            log.info("front end attached", name=attach.name)
         self._by_identity[identity] = Frontend(identity, attach.name, now)
         self._send(identity, attached)
         self._send(identity, status)
@@ -203,3 +207,4 @@ class Frontends:
 
     def close(self) -> None:
         self.socket.close(0)
+        remove_socket(self._endpoint)

@@ -73,3 +73,12 @@ class RunDir:
                 f"another {role} runs in {self.path}: stop it, or choose another --run-dir"
             ) from error
         return fd
+
+
+def remove_socket(endpoint: str) -> None:
+    """Removes the file of an ipc endpoint that this process bound and has closed.
+
+    Only the holder of the role's lock may call it: libzmq leaves the file, and a successor makes
+    another one under the same name.
+    """
+    Path(endpoint.removeprefix("ipc://")).unlink(missing_ok=True)

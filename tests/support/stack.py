@@ -98,7 +98,7 @@ class Stack:
             path.name for path in self.run_dir.iterdir() if not path.name.endswith(".lock")
         )
         assert set(codes.values()) == {0}, f"exit codes {codes}\n{self.logs()}"
-        assert [name for name in left if not name.endswith(".sock")] == [], left
+        assert left == [], left
 
     def kill(self) -> None:
         for process in self.processes.values():
