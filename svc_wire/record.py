@@ -87,7 +87,7 @@ class Record:
             0, self.magic, LAYOUT_VERSION, epoch, step, used_bytes,
             rows, tokens, blocks, samples, time.monotonic_ns(),
         )  # fmt: skip
-        self._words[0] = self._checksum(used_bytes)
+        self._words[0] = self.checksum(used_bytes)
 
     def _open(self, epoch: int, step: int) -> Header:
         """The header, if the record is intact and of (epoch, step).
@@ -103,7 +103,7 @@ class Record:
         used = header.used_bytes
         if used % WORD_BYTES or not HEADER.itemsize <= used <= self.raw.nbytes:
             raise TornFrame(f"used_bytes is {used}, the record has {self.raw.nbytes}")
-        if header.checksum != self._checksum(used):
+        if header.checksum != self.checksum(used):
             raise TornFrame(f"checksum of step {header.step} does not match its content")
         if (header.epoch, header.step) != (epoch, step):
             raise StaleFrame(
@@ -111,7 +111,7 @@ class Record:
             )
         return header
 
-    def _checksum(self, used_bytes: int) -> int:
+    def checksum(self, used_bytes: int) -> int:
         """Weighted sum, mod 2**64, of the used words after the checksum itself.
 
         The factors are odd, so that a change of any one word shows; they differ, so that two words

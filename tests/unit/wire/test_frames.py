@@ -1,0 +1,151 @@
+"""Which error a frame gives, and what it says; tests/property has the rest."""
+
+import random
+
+import numpy as np
+import pytest
+
+from svc_wire.errors import ForeignFrame, FrameError, InvalidFrame, StaleFrame, TornFrame
+from svc_wire.frames import PlanFrame, ResultFrame, StepResult, StepTiming
+from svc_wire.ids import NO_TOKEN
+from tests.support.plans import (
+    SMALL,
+    RowSpec,
+    fill_plan,
+    plan_buffer,
+    random_result,
+    result_buffer,
+)
+
+ROWS = [RowSpec(0, 0, 6, 0), RowSpec(3, 9, 10, 3)]
+
+
+@pytest.fixture
+def frame() -> PlanFrame:
+    frame = PlanFrame(plan_buffer(SMALL), SMALL, writable=True)
+    fill_plan(frame, ROWS, random.Random(0), epoch=2, step=9)
+    return frame
+
+
+def test_a_frame_never_written_is_foreign() -> None:
+    with pytest.raises(ForeignFrame, match="magic"):
+        PlanFrame(plan_buffer(SMALL), SMALL, writable=False).read(epoch=0, step=0)
+
+
+def test_a_result_is_no_plan() -> None:
+    buffer = plan_buffer(SMALL)
+    ResultFrame(buffer, SMALL, writable=True).write(
+        random_result(random.Random(0), SMALL, 2, epoch=2, step=9)
+    )
+    with pytest.raises(ForeignFrame):
+        PlanFrame(buffer, SMALL, writable=False).read(epoch=2, step=9)
+
+
+@pytest.mark.parametrize(("epoch", "step"), [(1, 9), (3, 9), (2, 8), (2, 13)])
+def test_another_epoch_or_step_is_stale(frame: PlanFrame, epoch: int, step: int) -> None:
+    with pytest.raises(StaleFrame, match="found 2 step 9"):
+        frame.read(epoch=epoch, step=step)
+
+
+@pytest.mark.parametrize("used_bytes", [0, 56, 65, 2**20])
+def test_a_length_that_the_record_does_not_have_is_torn(frame: PlanFrame, used_bytes: int) -> None:
+    frame.sections["header"]["used_bytes"] = used_bytes
+    with pytest.raises(TornFrame, match="used_bytes"):
+        frame.read(epoch=2, step=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "value"),
+    [
+        ("query_indptr", 0, 1),
+        ("query_indptr", 1, 7),
+        ("query_indptr", 2, 8),
+        ("block_indptr", 1, 1),
+        ("row_lane", 0, 5),
+        ("row_lane", 0, 3),
+        ("row_start", 1, -1),
+        ("row_start", 1, 10),
+        ("row_stop", 1, 22),
+        ("row_flags", 1, 8),
+        ("temperature", 1, float("nan")),
+        ("temperature", 1, 10001.0),
+        ("top_k", 0, -1),
+        ("top_p", 0, 1.0001),
+        ("min_p", 0, -0.0001),
+        ("stop_ids", 3, 50),
+        ("stop_ids", 3, -2),
+        ("token_ids", 6, -1),
+        ("positions", 5, 6),
+        ("kv_slots", 6, 48),
+        ("block_ids", 0, 12),
+    ],
+)
+def test_a_value_out_of_bounds_is_invalid_and_named(
+    frame: PlanFrame, name: str, index: int, value: float
+) -> None:
+    getattr(frame, name).reshape(-1)[index] = value
+    frame.seal(epoch=2, step=9, rows=2, tokens=7, blocks=5, samples=1)
+    with pytest.raises(InvalidFrame, match="row_stop" if value == 10 else name):
+        frame.read(epoch=2, step=9)
+
+
+def test_samples_are_counted(frame: PlanFrame) -> None:
+    frame.seal(epoch=2, step=9, rows=2, tokens=7, blocks=5, samples=2)
+    with pytest.raises(InvalidFrame, match="samples"):
+        frame.read(epoch=2, step=9)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"rows": 5, "tokens": 7, "blocks": 5, "samples": 1},
+        {"rows": 2, "tokens": 17, "blocks": 5, "samples": 1},
+        {"rows": 2, "tokens": 7, "blocks": 25, "samples": 1},
+        {"rows": 2, "tokens": 7, "blocks": 5, "samples": 3},
+    ],
+)
+def test_a_writer_cannot_seal_more_than_fits(frame: PlanFrame, counts: dict[str, int]) -> None:
+    with pytest.raises(AssertionError):
+        frame.seal(epoch=2, step=9, **counts)
+
+
+def test_a_reader_cannot_write(frame: PlanFrame) -> None:
+    reader = PlanFrame(bytearray(frame.raw.tobytes()), SMALL, writable=False)
+    for array in (reader.token_ids, reader.raw, reader.block_ids):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def result(statuses: list[int], tokens: list[int]) -> StepResult:
+    return StepResult(2, 9, np.array(statuses, np.uint8), np.array(tokens, np.int32), StepTiming())
+
+
+@pytest.mark.parametrize(
+    ("statuses", "tokens", "message"),
+    [
+        ([0, 4], [0, 0], "row_status"),
+        ([0, 0], [0, 50], "row_token"),
+        ([0, 0], [NO_TOKEN - 1, 0], "row_token"),
+        ([0], [0], "1 rows"),
+    ],
+)
+def test_a_result_out_of_bounds_is_invalid(
+    statuses: list[int], tokens: list[int], message: str
+) -> None:
+    frame = ResultFrame(result_buffer(SMALL), SMALL, writable=True)
+    frame.write(result(statuses, tokens))
+    with pytest.raises(InvalidFrame, match=message):
+        frame.read(epoch=2, step=9, rows=2)
+
+
+def test_a_result_of_another_step_is_stale() -> None:
+    frame = ResultFrame(result_buffer(SMALL), SMALL, writable=True)
+    frame.write(result([0], [1]))
+    with pytest.raises(StaleFrame):
+        frame.read(epoch=2, step=5, rows=1)
+
+
+def test_all_of_them_are_frame_errors() -> None:
+    assert all(
+        issubclass(kind, FrameError) for kind in (ForeignFrame, StaleFrame, TornFrame, InvalidFrame)
+    )
