@@ -65,10 +65,14 @@ class Submit(Message, frozen=True):
     priority: int = 0
     """Higher goes first, where the policy heeds it."""
     tenant: str = ""
+    output: bytes = b""
+    """Token ids that a scheduler which is gone delivered before. The output goes on from there, and
+    so do its indices."""
 
     def __post_init__(self) -> None:
-        if len(self.prompt) % _INT32_BYTES:
-            raise ValueError(f"the prompt has {len(self.prompt)} bytes, not whole int32s")
+        for ids in (self.prompt, self.output):
+            if len(ids) % _INT32_BYTES:
+                raise ValueError(f"token ids of {len(ids)} bytes, not whole int32s")
 
 
 class Abort(Message, frozen=True):

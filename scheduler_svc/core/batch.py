@@ -102,6 +102,13 @@ class Batch:
     def _running_changed(self) -> None:
         self.lanes = np.array([sequence.lane for sequence in self.running], np.int32)
 
+    def sequences_in_flight(self) -> list[Sequence]:
+        """Running sequences with rows in steps that are in flight, in the policy's order."""
+        live = np.zeros(self.capacity.lanes, np.bool_)
+        for flight in self.in_flight:
+            live[flight.lanes[self.table.tenancy[flight.lanes] == flight.tenancy]] = True
+        return [sequence for sequence in self.running if live[sequence.lane]]
+
     # -- the prefix cache --------------------------------------------------------------------------
 
     def register(self, lanes: Int32s) -> None:

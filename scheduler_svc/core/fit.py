@@ -26,7 +26,11 @@ def misfit(request: Request, capacity: Capacity) -> tuple[RejectReason, str] | N
         )
     if len(request.stop_ids) > STOP_IDS_MAX:
         return RejectReason.INVALID, f"more than {STOP_IDS_MAX} stop ids"
+    if len(request.output) >= request.max_tokens:
+        return RejectReason.INVALID, "the output is already complete"
     ids = [*request.stop_ids, int(request.prompt.min()), int(request.prompt.max())]
+    if len(request.output):
+        ids += [int(request.output.min()), int(request.output.max())]
     if min(ids) < 0 or max(ids) >= capacity.vocab_size:
         return RejectReason.INVALID, f"a token id is outside [0:{capacity.vocab_size})"
     if not _is_sound(request.sampling):

@@ -24,6 +24,7 @@ from scheduler_svc.core.fit import misfit
 from scheduler_svc.core.frame_writer import write_plan
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.sequence import Sequence, State, view_of
+from scheduler_svc.core.suspects import Suspects
 from scheduler_svc.core.types import (
     Bools,
     Ending,
@@ -53,6 +54,7 @@ class Scheduler:
         self._sequences: dict[SeqId, Sequence] = {}
         """All that have been accepted and have not ended."""
         self._waiting = WaitingQueue()
+        self._suspects = Suspects(config.losses_max)
         self._batch: Batch | None = None
         self._capacity: Capacity | None = None
         """Of the last executor, whether or not it lives."""
@@ -78,7 +80,7 @@ class Scheduler:
         self._capacity = capacity
         self._batch = Batch(epoch, capacity, self.config)
         endings = []
-        for sequence in list(self._waiting):
+        for sequence in [*self._waiting, *self._suspects.waiting]:
             sequence.block_keys = []  # the block size may have changed
             if found := misfit(sequence.request, capacity):
                 endings.append(self._end_waiting(sequence, FinishReason.ERROR, found[1]))
@@ -87,25 +89,16 @@ class Scheduler:
     def executor_lost(self) -> list[Ending]:
         """The epoch is over: running sequences wait again with their known tokens.
 
-        Returns the endings of sequences that were in the batch at losses_max losses in a row, with
-        no token in between: one of them may break the executor, and nobody waits for ever.
+        Returns the ending of a request that is found to be the cause; see `suspects`.
         """
-        if self._batch is None:
+        batch, self._batch = self._batch, None
+        if batch is None:
             return []
-        lost = list(self._batch.running)
-        for sequence in lost:
-            self._put_back(self._batch, sequence)
-            sequence.count_loss()
-        self._batch = None
-        return [
-            self._end_waiting(
-                sequence,
-                FinishReason.ERROR,
-                f"the executor failed {sequence.losses} times while it computed this request",
-            )
-            for sequence in lost
-            if sequence.losses >= self.config.losses_max
-        ]
+        causes = self._suspects.count_loss(batch.sequences_in_flight())
+        for sequence in list(batch.running):
+            self._put_back(batch, sequence)
+        message = "the executor fails whenever it computes this request"
+        return [self._end_waiting(cause, FinishReason.ERROR, message) for cause in causes]
 
     # -- requests come and go ----------------------------------------------------------------------
 
@@ -115,8 +108,9 @@ class Scheduler:
             raise Rejection(RejectReason.NO_EXECUTOR, "no executor has been ready yet")
         if found := misfit(request, self._capacity):
             raise Rejection(*found)
-        if len(self._waiting) >= self.config.waiting_max:
-            raise Rejection(RejectReason.QUEUE_FULL, f"{len(self._waiting)} requests are waiting")
+        waiting = len(self._waiting) + len(self._suspects.waiting)
+        if waiting >= self.config.waiting_max:
+            raise Rejection(RejectReason.QUEUE_FULL, f"{waiting} requests are waiting")
         seq_id = SeqId(self._next_seq_id)
         self._next_seq_id += 1
         sequence = Sequence(seq_id, request, self.policy.key(view_of(seq_id, request)))
@@ -145,7 +139,8 @@ class Scheduler:
         batch = self._batch
         if batch is None or len(batch.in_flight) > self.config.depth:
             return None
-        self._yield_to_head(batch)
+        if not self._suspects:
+            self._yield_to_head(batch)
         preempted = self._grow(batch)
         lanes, lengths, budget = self._advance(batch)
         # Whoever was pre-empted just now must not come back in the same breath.
@@ -202,11 +197,14 @@ class Scheduler:
     def _admit(self, batch: Batch, budget: int) -> list[tuple[Sequence, int]]:
         """Moves waiting sequences into the batch; returns each with the length of its row."""
         admitted = []
-        while budget > 0 and batch.has_place and (head := self._waiting.head):
+        queue = self._suspects.waiting if self._suspects else self._waiting
+        while budget > 0 and batch.has_place and (head := queue.head):
+            if self._suspects and not self._suspects.has_room(batch.running):
+                break
             hit = batch.hit(head)
             if hit is None:
                 break
-            self._waiting.remove(head)
+            queue.remove(head)
             cached = batch.start(head, hit)
             self._cache_hit_tokens += cached
             head.admissions += 1
@@ -271,6 +269,8 @@ class Scheduler:
         table.known[lanes] += 1
         table.pending[lanes] -= 1
         self._tokens += len(lanes)
+        if self._suspects:
+            self._suspects.clear(table.occupant(lane) for lane in lanes.tolist())
         seq_ids, indices = table.seq_id[lanes], position - table.prompt_len[lanes]
         endings = self._endings(batch, lanes, status[taken] == RowStatus.STOPPED)
         for lane in failed.tolist():
@@ -303,7 +303,10 @@ class Scheduler:
         sequence.tokens = batch.table.known_tokens(sequence.lane)
         batch.leave(sequence)
         sequence.move(State.WAITING)
-        self._waiting.add(sequence)
+        self._queue_of(sequence).add(sequence)
+
+    def _queue_of(self, sequence: Sequence) -> WaitingQueue:
+        return self._suspects.waiting if sequence in self._suspects else self._waiting
 
     def _end_running(
         self, batch: Batch, sequence: Sequence, reason: FinishReason, message: str = ""
@@ -317,11 +320,12 @@ class Scheduler:
         return self._end(sequence, reason, known, message)
 
     def _end_waiting(self, sequence: Sequence, reason: FinishReason, message: str = "") -> Ending:
-        self._waiting.remove(sequence)
+        self._queue_of(sequence).remove(sequence)
         return self._end(sequence, reason, len(sequence.tokens), message)
 
     def _end(self, sequence: Sequence, reason: FinishReason, known: int, message: str) -> Ending:
         sequence.move(State.FINISHED)
+        self._suspects.clear([sequence])
         del self._sequences[sequence.seq_id]
         return sequence.ending(reason, known, message)
 
@@ -330,7 +334,7 @@ class Scheduler:
     def stats(self) -> Stats:
         batch = self._batch
         return Stats(
-            waiting=len(self._waiting),
+            waiting=len(self._waiting) + len(self._suspects.waiting),
             running=len(batch.running) if batch else 0,
             in_flight=len(batch.in_flight) if batch else 0,
             blocks_total=batch.pool.num_blocks if batch else 0,
@@ -344,7 +348,11 @@ class Scheduler:
     def check(self) -> None:
         """Asserts every invariant; for tests, the simulation, and production when idle."""
         self._waiting.check()
+        self._suspects.waiting.check()
+        assert not any(sequence in self._suspects for sequence in self._waiting)
+        assert all(sequence in self._suspects for sequence in self._suspects.waiting)
         running = self._batch.running if self._batch else []
-        assert {s.seq_id for s in [*self._waiting, *running]} == set(self._sequences), "a loss"
+        present = [*self._waiting, *self._suspects.waiting, *running]
+        assert sorted(s.seq_id for s in present) == sorted(self._sequences), "a loss"
         if self._batch:
             self._batch.check(self.config.depth)

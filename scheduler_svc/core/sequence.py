@@ -36,9 +36,7 @@ class Sequence:
         "block_keys",
         "cached_tokens",
         "key",
-        "known_at_loss",
         "lane",
-        "losses",
         "preemptions",
         "request",
         "seq_id",
@@ -54,7 +52,7 @@ class Sequence:
         self.state = State.WAITING
         self.lane: Lane | None = None
         """Set exactly while RUNNING."""
-        self.tokens: Int32s = request.prompt
+        self.tokens: Int32s = np.concatenate([request.prompt, request.output])
         """Known tokens, prompt first, as of the last time it was WAITING."""
         self.block_keys: list[bytes] = []
         """Chain keys of its leading full blocks, as far as somebody asked."""
@@ -62,13 +60,6 @@ class Sequence:
         self.cached_tokens = 0
         """Prompt tokens that the prefix cache spared at the first admission."""
         self.preemptions = 0
-        self.losses = 0
-        """Losses of the executor in a row, with this sequence in the batch and no token between."""
-        self.known_at_loss = 0
-
-    def count_loss(self) -> None:
-        self.losses = self.losses + 1 if len(self.tokens) == self.known_at_loss else 1
-        self.known_at_loss = len(self.tokens)
 
     @property
     def length_limit(self) -> int:

@@ -27,8 +27,9 @@ class SchedulerConfig:
     waiting_max: int = 1024
     """Most requests that wait; one more is rejected with QUEUE_FULL."""
     prefix_cache: bool = True
-    losses_max: int = 3
-    """A request ends with an error after so many losses of the executor without a token between."""
+    losses_max: int = 2
+    """So many losses in a row of the executor, with no token between, end the one request that is
+    left as their possible cause; see `suspects`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= DEPTH_MAX:
@@ -44,6 +45,9 @@ class Request:
 
     prompt: Int32s  # [P], P >= 1
     max_tokens: int
+    output: Int32s = field(default_factory=lambda: np.empty(0, np.int32))
+    """Tokens that were committed before, by a scheduler that is gone: the output goes on from
+    there. Fewer than max_tokens."""
     min_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
