@@ -1,0 +1,114 @@
+"""python -m frontend_svc: reads options, environment and signals once, and runs the front end."""
+
+import asyncio
+import os
+import signal
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from frontend_svc.address import AddressError
+from frontend_svc.server import Frontend
+from frontend_svc.settings import Settings
+from frontend_svc.tokenizer import TokenizerError
+from svc_shell.logs import setup_logs
+from svc_shell.parent import follow_parent
+from svc_wire.errors import RunDirError
+from svc_wire.rundir import RunDir, default_run_dir
+
+DEFAULTS = Settings()
+
+
+def main(
+    run_dir: Annotated[
+        Path,
+        typer.Option(envvar="TWOSTROKE_RUN_DIR", help="Private directory for sockets and frames."),
+    ] = default_run_dir(),  # noqa: B008 - read once, here at the edge
+    host: Annotated[
+        str, typer.Option(envvar="TWOSTROKE_HOST", help="Address to listen on.")
+    ] = DEFAULTS.host,
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="TWOSTROKE_PORT", min=0, max=65535, help="Port to listen on; 0: any free one."
+        ),
+    ] = DEFAULTS.port,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TWOSTROKE_TOKENIZER",
+            help="Folder with tokenizer.json; without it, the model's own folder.",
+        ),
+    ] = DEFAULTS.tokenizer,
+    stream_buffer_tokens: Annotated[
+        int,
+        typer.Option(
+            envvar="TWOSTROKE_STREAM_BUFFER_TOKENS",
+            min=1,
+            help="Tokens that may wait for one slow reader before its stream is ended.",
+        ),
+    ] = DEFAULTS.stream_buffer_tokens,
+    streams_max: Annotated[
+        int, typer.Option(envvar="TWOSTROKE_STREAMS_MAX", min=1, help="Requests at once.")
+    ] = DEFAULTS.streams_max,
+    message_bytes_max: Annotated[
+        int,
+        typer.Option(
+            envvar="TWOSTROKE_MESSAGE_BYTES_MAX", min=1024, help="Largest request, in bytes."
+        ),
+    ] = DEFAULTS.message_bytes_max,
+    executor_wait: Annotated[
+        float,
+        typer.Option(
+            envvar="TWOSTROKE_EXECUTOR_WAIT",
+            min=0.0,
+            help="Seconds that streams wait for an executor that was lost or is stuck.",
+        ),
+    ] = DEFAULTS.executor_wait_s,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="TWOSTROKE_DRAIN_TIMEOUT",
+            min=0.0,
+            help="Seconds that streams in flight get to finish after SIGTERM.",
+        ),
+    ] = DEFAULTS.drain_timeout_s,
+    log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
+) -> None:
+    """Serves the gRPC API for the scheduler of one runtime directory."""
+    log = setup_logs("frontend", log_level)
+    # One prompt is one item: the tokenizer's own thread pool would only cost memory.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    follow_parent()
+    settings = Settings(
+        host=host,
+        port=port,
+        tokenizer=tokenizer,
+        stream_buffer_tokens=stream_buffer_tokens,
+        streams_max=streams_max,
+        message_bytes_max=message_bytes_max,
+        executor_wait_s=executor_wait,
+        drain_timeout_s=drain_timeout,
+    )
+    try:
+        checked = RunDir(run_dir)
+        log.info("started", run_dir=str(checked.path))
+        asyncio.run(_serve(checked, settings))
+    except* (RunDirError, AddressError, TokenizerError) as failed:
+        log.error("cannot serve", error="; ".join(map(str, failed.exceptions)))
+        raise typer.Exit(1) from None
+    log.info("stopped")
+
+
+async def _serve(run_dir: RunDir, settings: Settings) -> None:
+    frontend = Frontend(run_dir, settings, now=datetime.now)
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, frontend.stop)
+    await frontend.run()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,128 @@
+"""GenerationService: one handler, from the request to the end of its stream.
+
+Nothing is sent before the first token: then any earlier failure is a status alone, which clients,
+proxies and gRPC's own retry policy may retry. The prompt's facts come with the first message.
+"""
+
+import asyncio
+import itertools
+import secrets
+import time
+from concurrent.futures import Executor
+from urllib.parse import quote
+
+from frontend_svc import errors
+from frontend_svc.backend import Backend
+from frontend_svc.boundary import Context
+from frontend_svc.errors import Failure
+from frontend_svc.preparation import Prepared, prepare
+from frontend_svc.responses import Times, finish, response
+from frontend_svc.settings import Settings
+from frontend_svc.streams import LiveRequest
+from frontend_svc.validation import REQUEST_ID_MAX
+from svc_wire.ids import FinishReason
+from twostroke.v1 import generation_pb2 as pb
+from twostroke.v1.generation_pb2_grpc import GenerationServiceServicer
+
+REQUEST_ID_HEADER = "x-request-id"
+_HEADER_SAFE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+
+
+class GenerationService(GenerationServiceServicer):
+    def __init__(self, backend: Backend, workers: Executor, settings: Settings) -> None:
+        self._backend = backend
+        self._workers = workers
+        self._settings = settings
+        self._keys = itertools.count(1)
+        self._streams = 0
+
+    # A coroutine that writes, not the generator of the stub: a generator that is dropped in the
+    # middle of a write runs its `finally` only when it is collected, and the request would go on.
+    async def Generate(  # type: ignore[override]
+        self, request: pb.GenerateRequest, context: Context
+    ) -> None:
+        times = Times(arrived=time.monotonic())
+        request_id = _request_id(request, context)
+        try:
+            if refusal := self._refusal():
+                raise refusal
+            self._streams += 1
+            try:
+                await self._generate(request, request_id, context, times)
+            finally:
+                self._streams -= 1
+        except Failure as failure:
+            failure.metadata = {"request_id": request_id}
+            raise
+
+    def _refusal(self) -> Failure | None:
+        if self._streams >= self._settings.streams_max:
+            return errors.queue_full(f"{self._streams} streams are open on this front end")
+        return self._backend.refusal()
+
+    async def _generate(
+        self, request: pb.GenerateRequest, request_id: str, context: Context, times: Times
+    ) -> None:
+        prepared = await self._prepare(request)
+        live = LiveRequest(
+            prepared.submit,
+            prepared.text,
+            wants_text=prepared.checked.wants_text,
+            wants_token_ids=prepared.checked.wants_token_ids,
+            buffer_tokens=self._settings.stream_buffer_tokens,
+        )
+        times.submitted = time.monotonic()
+        self._backend.submit(live)
+        try:
+            await _stream(live, prepared, request_id, context, times)
+        except asyncio.CancelledError:
+            if live.overflow is None:
+                raise
+            raise live.overflow from None
+        finally:
+            self._backend.release(live, _why_given_up(context))
+
+    async def _prepare(self, request: pb.GenerateRequest) -> Prepared:
+        model = self._backend.model
+        assert model is not None, "requests are refused before a model is known"
+        return await asyncio.get_running_loop().run_in_executor(
+            self._workers, prepare, request, model, next(self._keys), _draw_seed()
+        )
+
+
+async def _stream(
+    live: LiveRequest, prepared: Prepared, request_id: str, context: Context, times: Times
+) -> None:
+    """Writes pieces as they come, the last with the finish. Raises Failure."""
+    piece = await live.take()
+    times.first_token = time.monotonic()
+    await context.send_initial_metadata([(REQUEST_ID_HEADER, quote(request_id, _HEADER_SAFE))])
+    message = response(piece)
+    message.prompt.token_count = prepared.prompt_len
+    message.prompt.request_id = request_id
+    while piece.ending is None:
+        await context.write(message)
+        piece = await live.take()
+        message = response(piece)
+    now = time.monotonic()
+    message.finish.CopyFrom(finish(live, piece.ending, prepared.prompt_len, times, now))
+    await context.write(message)
+
+
+def _request_id(request: pb.GenerateRequest, context: Context) -> str:
+    """The caller's name for it, in the request or in the metadata; else one that we make up."""
+    if request.request_id:
+        return request.request_id
+    for name, value in context.invocation_metadata() or ():
+        if name == REQUEST_ID_HEADER and isinstance(value, str) and value:
+            return value[:REQUEST_ID_MAX]
+    return secrets.token_hex(8)
+
+
+def _draw_seed() -> int:
+    return secrets.randbits(63)
+
+
+def _why_given_up(context: Context) -> FinishReason:
+    time_left = context.time_remaining()
+    return FinishReason.DEADLINE if time_left is not None and time_left <= 0 else FinishReason.ABORT

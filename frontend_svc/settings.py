@@ -1,0 +1,23 @@
+"""What was asked of this front end on its command line; nothing here is changed afterwards."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    host: str = "127.0.0.1"
+    port: int = 50051
+    """0 takes any free port."""
+    tokenizer: Path | None = None
+    """Folder with tokenizer.json; None is the folder that the executor names."""
+    stream_buffer_tokens: int = 4096
+    """Tokens that may wait for one slow reader before its stream is ended."""
+    streams_max: int = 4096
+    """Requests at once, those that are being tokenised included."""
+    message_bytes_max: int = 64 << 20
+    """Largest message that is taken from a client."""
+    executor_wait_s: float = 1.5
+    """How long streams wait for an executor that was lost or is stuck."""
+    drain_timeout_s: float = 30.0
+    """How long streams in flight may go on after SIGTERM."""

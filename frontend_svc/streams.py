@@ -1,0 +1,257 @@
+"""Live requests: what was submitted, what came back, and what waits to be sent to the client.
+
+    scheduler ──► LiveRequest.commit ──► committed ids, text ──► LiveRequest.take ──► gRPC handler
+                                            (coalescing)
+
+Rules of this file: tokens arrive gapless; whatever has come since the last `take` goes out in one
+message, so that a slower reader gets fewer and larger messages, and nobody waits for anybody; a
+request ends once, here and at the scheduler, and whatever comes after the end is ignored.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from frontend_svc import errors
+from frontend_svc.errors import Failure
+from frontend_svc.text_stream import TextStream
+from svc_wire.frontend_link import Finished, Outputs, Rejected, Submit
+from svc_wire.ids import FinishReason
+
+ACCOUNT_WAIT_S = 0.25
+"""After a stop string: how long the end waits for the scheduler's account of the request."""
+
+log = structlog.get_logger(service="frontend")
+
+SendAbort = Callable[[int, FinishReason], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A good end."""
+
+    matched: str | None
+    """The stop string, if one ended it."""
+    finished: Finished | None
+    """The scheduler's account; None if it did not come in time after a stop string."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What goes into one message."""
+
+    first_index: int
+    token_ids: list[int]
+    text: str
+    ending: Ending | None
+
+
+class LiveRequest:
+    """One request from its submission to its end. Used on the event loop only.
+
+    `submit` and `committed` are its journal: with them the request could be submitted again.
+    """
+
+    def __init__(
+        self,
+        submit: Submit,
+        text: TextStream | None,
+        *,
+        wants_text: bool,
+        wants_token_ids: bool,
+        buffer_tokens: int,
+    ) -> None:
+        """`text` is needed if text is wanted or stop strings are given."""
+        assert text is not None or not wants_text
+        self.submit = submit
+        self.committed = array("i")
+        """Output token ids, as the scheduler committed them; up to the stop string's last."""
+        self._text = text
+        self._wants_text = wants_text
+        self._wants_token_ids = wants_token_ids
+        self._buffer_tokens = buffer_tokens
+        self._taken = 0  # tokens that were in pieces
+        self._unsent_text = ""
+        self._matched: str | None = None
+        self._ending: Ending | None = None
+        self._failure: Failure | None = None
+        self._wake = asyncio.Event()
+        self._reader = asyncio.current_task()
+        self._send_abort: SendAbort | None = None
+
+    @property
+    def key(self) -> int:
+        return self.submit.key
+
+    @property
+    def is_over(self) -> bool:
+        return self._ending is not None or self._failure is not None
+
+    # -- from the scheduler ------------------------------------------------------------------------
+
+    def submitted(self, send_abort: SendAbort) -> None:
+        """The scheduler has it from now on, until it ends the key or is told to abort it."""
+        self._send_abort = send_abort
+
+    def commit(self, index: int, token_id: int) -> None:
+        if self.is_over or self._matched is not None:
+            return  # late: the scheduler has not yet seen our abort
+        if index != len(self.committed):
+            self._break(f"token {index} came after {len(self.committed)} tokens")
+            return
+        self.committed.append(token_id)
+        if self._text is not None:
+            self._add_text(self._text.push(token_id))
+            if self._matched is not None:
+                self._wait_for_account()
+        if self._has_output:
+            self._wake.set()
+            if len(self.committed) - self._taken > self._buffer_tokens:
+                self._overflow()
+
+    def finish(self, finished: Finished) -> None:
+        self._send_abort = None
+        if self.is_over:
+            return
+        if self._matched is None:
+            if finished.reason not in (FinishReason.STOP_TOKEN, FinishReason.LENGTH):
+                self.fail(errors.from_finished(finished))
+                return
+            if finished.output_tokens != len(self.committed):
+                self._break(f"{finished.output_tokens} tokens ended after {len(self.committed)}")
+                return
+            if self._text is not None:
+                self._add_text(self._text.finish())
+        self._end(finished)
+
+    def fail(self, failure: Failure) -> None:
+        """Ends it badly; what came before is still delivered."""
+        if self._matched is not None:
+            self._end(None)  # the answer is complete
+        if not self.is_over:
+            self._failure = failure
+            self._wake.set()
+
+    def lost(self, failure: Failure) -> None:
+        """The scheduler does not know the key any more."""
+        self._send_abort = None
+        self.fail(failure)
+
+    # -- to the client -----------------------------------------------------------------------------
+
+    async def take(self) -> Piece:
+        """All that has come since the last call; waits for something. Raises Failure.
+
+        After the piece with the ending there is none.
+        """
+        while not (self._has_output or self.is_over):
+            self._wake.clear()
+            await self._wake.wait()
+        if self._failure is not None and not self._has_output:
+            raise self._failure
+        first, self._taken = self._taken, len(self.committed)
+        text, self._unsent_text = self._unsent_text, ""
+        token_ids = self.committed[first:].tolist() if self._wants_token_ids else []
+        return Piece(first, token_ids, text, self._ending)
+
+    def abort(self, reason: FinishReason) -> None:
+        """Tells the scheduler that nobody waits for this request, unless it knows."""
+        if self._send_abort is not None:
+            send_abort, self._send_abort = self._send_abort, None
+            send_abort(self.key, reason)
+
+    @property
+    def overflow(self) -> Failure | None:
+        """Set if the reader was cancelled because it was too slow."""
+        failure = self._failure
+        return failure if failure is not None and failure.reason == "SLOW_READER" else None
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    @property
+    def _has_output(self) -> bool:
+        return bool(self._unsent_text) or (
+            self._wants_token_ids and len(self.committed) > self._taken
+        )
+
+    def _add_text(self, text: str) -> None:
+        assert self._text is not None
+        if self._wants_text:
+            self._unsent_text += text
+        self._matched = self._text.matched
+
+    def _end(self, finished: Finished | None) -> None:
+        if not self.is_over:
+            self._ending = Ending(self._matched, finished)
+            self._wake.set()
+
+    def _wait_for_account(self) -> None:
+        """The text is complete and on its way; only the end waits, and not for long."""
+        self.abort(FinishReason.STOP_STRING)
+        asyncio.get_running_loop().call_later(ACCOUNT_WAIT_S, self._end, None)
+
+    def _overflow(self) -> None:
+        """The reader may be stuck in a write: it is cancelled, and then finds this failure."""
+        assert self._reader is not None
+        self.fail(errors.slow_reader(len(self.committed) - self._taken))
+        self._taken, self._unsent_text = len(self.committed), ""
+        self.abort(FinishReason.ABORT)
+        self._reader.cancel()
+
+    def _break(self, what: str) -> None:
+        """The scheduler broke its promise; this stream cannot be right any more."""
+        reference = f"key-{self.key}"
+        log.error("the scheduler lost or repeated tokens", what=what, reference=reference)
+        self.fail(errors.internal(reference))
+
+
+class LiveRequests:
+    """The table of live requests, by key."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[int, LiveRequest] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def add(self, live: LiveRequest) -> None:
+        assert live.key not in self._by_key, "keys are never reused"
+        self._by_key[live.key] = live
+        self._empty.clear()
+
+    def remove(self, live: LiveRequest) -> None:
+        del self._by_key[live.key]
+        if not self._by_key:
+            self._empty.set()
+
+    def outputs(self, outputs: Outputs) -> None:
+        """Hands each token, then each end, to its request. Those of removed requests are late."""
+        keys = memoryview(outputs.keys).cast("Q")
+        indices = memoryview(outputs.indices).cast("i")
+        tokens = memoryview(outputs.tokens).cast("i")
+        for key, index, token_id in zip(keys, indices, tokens, strict=True):
+            if (live := self._by_key.get(key)) is not None:
+                live.commit(index, token_id)
+        for finished in outputs.finished:
+            if (live := self._by_key.get(finished.key)) is not None:
+                live.finish(finished)
+
+    def rejected(self, rejected: Rejected) -> None:
+        if (live := self._by_key.get(rejected.key)) is not None:
+            live.lost(errors.from_rejected(rejected))
+
+    def fail_all(self, failure: Failure) -> None:
+        for live in self._by_key.values():
+            live.fail(failure)
+
+    def lost(self, failure: Failure) -> None:
+        for live in self._by_key.values():
+            live.lost(failure)
+
+    async def wait_empty(self) -> None:
+        await self._empty.wait()
