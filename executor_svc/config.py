@@ -1,0 +1,35 @@
+"""What was asked of an executor. What was found is svc_wire.capacity.Capacity."""
+
+import re
+from dataclasses import dataclass
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorConfig:
+    """None stands for "choose for me"."""
+
+    model: str
+    """"hash", "smollm2", a local folder, or a name on the Hugging Face hub."""
+    served_name: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    rows_max: int | None = None
+    tokens_max: int | None = None
+    model_len_max: int | None = None
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_memory_bytes: int = 1 << 30
+    """Memory for the KV cache, if num_blocks is None."""
+    threads: int | None = None
+    step_ms: float = 0.0
+    """Hash runner only: how long a step takes."""
+
+
+def parse_bytes(text: str) -> int:
+    """A size such as "512MiB", "2 GB" or "1000000", in bytes. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", text.lower())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; write for example 512MiB or 2GB")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
