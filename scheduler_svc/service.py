@@ -226,11 +226,12 @@ class Service:
         try:
             if self._stopping_at is not None:
                 raise Rejection(RejectReason.DRAINING, "the scheduler is shutting down")
-            if submit.key in frontend.sequences or len(submit.prompt) % 4:
-                raise Rejection(RejectReason.INVALID, "a live key, or a prompt that is no int32[]")
+            if submit.key in frontend.sequences:
+                raise Rejection(RejectReason.INVALID, f"the key {submit.key} is in use")
             seq_id = self._core.add(
                 Request(
                     prompt=np.frombuffer(submit.prompt, "<i4").astype(np.int32),
+                    output=np.frombuffer(submit.output, "<i4").astype(np.int32),
                     max_tokens=submit.max_tokens,
                     min_tokens=submit.min_tokens,
                     stop_ids=submit.stop_ids,
