@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from supervisor_svc.readiness import ADDRESS_FILE
 from svc_wire.rundir import RunDir, default_run_dir
 
 _PREFIX = "serve-"
-_LEFTOVERS = ("*.sock", "ring-*", "frontend.address")
+_LEFTOVERS = ("*.sock", "ring-*", ADDRESS_FILE)
 
 
 @contextmanager

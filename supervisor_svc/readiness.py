@@ -9,12 +9,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 CHECK_TIMEOUT_S = 2.0
 
-# What each service makes in the runtime directory as soon as it can be talked to.
-SIGNS = {
-    "scheduler": "scheduler.sock",
-    "frontend": "frontend.address",
-    "executor": "executor.sock",
-}
+ADDRESS_FILE = "frontend.address"
+
+SIGNS = {"scheduler": "scheduler.sock", "frontend": ADDRESS_FILE, "executor": "ring-*"}
+"""What each service makes in the runtime directory when it has started; the executor, when the
+model is loaded."""
 
 
 class Readiness:
@@ -26,12 +25,12 @@ class Readiness:
 
     def signs(self) -> set[str]:
         """The roles whose service is up."""
-        return {role for role, name in SIGNS.items() if (self._run_dir / name).exists()}
+        return {role for role, sign in SIGNS.items() if any(self._run_dir.glob(sign))}
 
     def address(self) -> str | None:
         """Where the front end listens, once it does."""
         try:
-            return (self._run_dir / SIGNS["frontend"]).read_text().strip() or None
+            return (self._run_dir / ADDRESS_FILE).read_text().strip() or None
         except FileNotFoundError:
             return None
 

@@ -54,6 +54,7 @@ class Stack:
         self._config = config
         self._run_dir = run_dir
         self._children: dict[str, Child] = {}
+        self._stop_began = False
 
     @property
     def pids(self) -> dict[str, int]:
@@ -86,6 +87,7 @@ class Stack:
 
     def stop(self) -> list[str]:
         """Stops what runs, in order; returns the roles that had to be killed."""
+        self._stop_began = True
         killed = []
         for role in STOP_ORDER:
             child = self._children.get(role)
@@ -113,7 +115,8 @@ class Stack:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self.stop()
+            if not self._stop_began:  # it was interrupted otherwise: what is left is killed
+                self.stop()
         finally:
             for child in self._children.values():
                 child.kill()

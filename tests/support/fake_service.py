@@ -1,0 +1,65 @@
+"""A fake service for tests of the supervisor: python fake_service.py ROLE RUN_DIR [BEHAVIOUR ...].
+
+It shows the signs of its role (a socket's name, a ring, a health service), writes its role to the
+file `ends` beside RUN_DIR when it ends as asked, and behaves badly on request:
+
+    silent        never shows its sign
+    dies          exits with status 7 as soon as RUN_DIR/die exists
+    stubborn      ignores SIGTERM
+"""
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from svc_shell.parent import follow_parent
+
+SIGNS = {"scheduler": "scheduler.sock", "executor": "ring-1-x"}
+LIFE_S_MAX = 60.0
+LOOK_S = 0.02
+
+
+def main(role: str, run_dir: Path, *behaviour: str) -> None:
+    follow_parent()
+    # A list, not an Event: a handler that sets the Event that its own thread waits on can deadlock.
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda signum, _: ended.append(signum))
+    if "stubborn" in behaviour:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    lock = os.open(run_dir / f"{role}.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if "silent" not in behaviour:
+        if role == "frontend":
+            _serve_health(run_dir)
+        else:
+            (run_dir / SIGNS[role]).touch()
+    for _ in range(int(LIFE_S_MAX / LOOK_S)):
+        if ended:
+            break
+        time.sleep(LOOK_S)
+        if "dies" in behaviour and (run_dir / "die").exists():
+            os._exit(7)
+    with (run_dir.parent / "ends").open("a") as ends:
+        ends.write(f"{role}\n")
+    os._exit(0)
+
+
+def _serve_health(run_dir: Path) -> None:
+    server = grpc.server(ThreadPoolExecutor(2))
+    servicer = health.HealthServicer()
+    servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    (run_dir / "frontend.address").write_text(f"127.0.0.1:{port}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,79 @@
+"""Runtime directories: private, unique, and swept once their instance is dead."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor_svc.instance import instance_dir
+from svc_wire.errors import RunDirError
+from svc_wire.rundir import RunDir
+
+
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "twostroke"
+
+
+def test_a_private_directory_is_gone_afterwards(parent: Path) -> None:
+    with instance_dir(None) as path:
+        assert path.parent == parent
+        assert path.stat().st_mode & 0o777 == 0o700
+        (path / "executor.sock").touch()
+    assert list(parent.iterdir()) == []
+
+
+def test_instances_do_not_meet(parent: Path) -> None:
+    with instance_dir(None) as one, instance_dir(None) as two:
+        assert one != two
+        assert one.exists(), "a second instance swept the first"
+
+
+def test_what_a_killed_instance_left_is_swept(parent: Path) -> None:
+    dead = parent / "serve-dead"
+    dead.mkdir(parents=True)
+    parent.chmod(0o700)
+    (dead / "supervisor.lock").touch()
+    (dead / "ring-1-x").touch()
+    with instance_dir(None):
+        assert not dead.exists()
+
+
+def test_an_instance_that_outlives_its_supervisor_is_left_alone(parent: Path) -> None:
+    alive = parent / "serve-alive"
+    parent.mkdir(mode=0o700)
+    alive.mkdir(mode=0o700)
+    (alive / "supervisor.lock").touch()
+    lock = RunDir(alive).lock("executor")
+    with instance_dir(None):
+        assert alive.exists()
+    os.close(lock)
+
+
+def test_a_given_directory_stays_without_leftovers(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    given.mkdir(mode=0o700)
+    (given / "frontend.address").write_text("stale")
+    (given / "notes").touch()
+    with instance_dir(given) as path:
+        assert not (path / "frontend.address").exists(), "a stale address must not be believed"
+        (path / "scheduler.sock").touch()
+    assert sorted(p.name for p in given.iterdir()) == ["notes", "supervisor.lock"]
+
+
+def test_a_service_that_runs_there_already_keeps_its_files(tmp_path: Path) -> None:
+    given = RunDir(tmp_path / "given")
+    lock = given.lock("executor")
+    (given.path / "executor.sock").touch()
+    with instance_dir(given.path) as path:
+        assert (path / "executor.sock").exists()
+    assert (given.path / "executor.sock").exists()
+    os.close(lock)
+
+
+def test_one_supervisor_a_directory(tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    other = instance_dir(given)
+    with instance_dir(given), pytest.raises(RunDirError, match="another supervisor"):
+        other.__enter__()
