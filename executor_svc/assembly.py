@@ -60,7 +60,7 @@ def _hash_runner(config: ExecutorConfig) -> Runner:
 
 def _torch_runner(config: ExecutorConfig) -> Runner:
     folder = find_model(config.model)
-    # torch takes seconds to import: the hash runner must not need it, nor a typing error wait for it.
+    # torch takes seconds to import: neither the hash runner nor a misspelt name should pay for it.
     from executor_svc.torch_assembly import make_torch_runner
 
     return make_torch_runner(config, folder)

@@ -135,10 +135,12 @@ def test_idle_costs_next_to_nothing(executor: ExecutorProcess) -> None:
     with Peer(executor.run_dir.executor_endpoint) as peer:
         Planner(RemoteRunner(peer), _jobs(2, seed=3)).run()
         process = psutil.Process(executor.process.pid)
-        before = sum(process.cpu_times()[:2])
-        for _ in range(3):
-            assert isinstance(peer.receive(timeout_s=5.0), Beat)
-        assert sum(process.cpu_times()[:2]) - before < 0.06
+        spent = []
+        for _ in range(4):
+            while not isinstance(peer.receive(timeout_s=5.0), Beat):
+                pass  # doorbells of the steps before
+            spent.append(sum(process.cpu_times()[:2]))
+        assert spent[-1] - spent[0] < 0.05
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
