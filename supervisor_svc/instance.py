@@ -11,8 +11,8 @@ who sweep them apart.
 
 import fcntl
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,8 +54,8 @@ def _make_private() -> tuple[Path, int]:
         for old in parent.glob(f"{_PREFIX}*"):
             if not any(_is_held(lock) for lock in old.glob("*.lock")):
                 shutil.rmtree(old, ignore_errors=True)
-        path = RunDir(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)))
-        return path.path, path.lock("supervisor")
+        made = RunDir(parent / f"{_PREFIX}{secrets.token_hex(4)}")
+        return made.path, made.lock("supervisor")
     finally:
         os.close(guard)
 

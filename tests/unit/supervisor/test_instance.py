@@ -1,6 +1,8 @@
 """Runtime directories: private, unique, and swept once their instance is dead."""
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,16 @@ from svc_wire.rundir import RunDir
 
 
 @pytest.fixture
-def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path / "twostroke"
+def short() -> Iterator[Path]:
+    """A temporary directory with a path that leaves room for a socket's name."""
+    with tempfile.TemporaryDirectory(prefix="ts-") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def parent(short: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    return short / "twostroke"
 
 
 def test_a_private_directory_is_gone_afterwards(parent: Path) -> None:
@@ -51,8 +60,8 @@ def test_an_instance_that_outlives_its_supervisor_is_left_alone(parent: Path) ->
     os.close(lock)
 
 
-def test_a_given_directory_stays_without_leftovers(tmp_path: Path) -> None:
-    given = tmp_path / "given"
+def test_a_given_directory_stays_without_leftovers(short: Path) -> None:
+    given = short / "given"
     given.mkdir(mode=0o700)
     (given / "frontend.address").write_text("stale")
     (given / "notes").touch()
@@ -62,8 +71,8 @@ def test_a_given_directory_stays_without_leftovers(tmp_path: Path) -> None:
     assert sorted(p.name for p in given.iterdir()) == ["notes", "supervisor.lock"]
 
 
-def test_a_service_that_runs_there_already_keeps_its_files(tmp_path: Path) -> None:
-    given = RunDir(tmp_path / "given")
+def test_a_service_that_runs_there_already_keeps_its_files(short: Path) -> None:
+    given = RunDir(short / "given")
     lock = given.lock("executor")
     (given.path / "executor.sock").touch()
     with instance_dir(given.path) as path:
@@ -72,8 +81,8 @@ def test_a_service_that_runs_there_already_keeps_its_files(tmp_path: Path) -> No
     os.close(lock)
 
 
-def test_one_supervisor_a_directory(tmp_path: Path) -> None:
-    given = tmp_path / "given"
+def test_one_supervisor_a_directory(short: Path) -> None:
+    given = short / "given"
     other = instance_dir(given)
     with instance_dir(given), pytest.raises(RunDirError, match="another supervisor"):
         other.__enter__()
