@@ -64,7 +64,10 @@ class ExecutorLink:
         self.socket.setsockopt(zmq.IMMEDIATE, 1)
         self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
+        # Before the handshake has succeeded there is no peer that a message could go to.
+        self.monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
         self.socket.connect(endpoint)
         self._ring: SchedulerRing | None = None
         self._epoch = 0
@@ -96,7 +99,7 @@ class ExecutorLink:
         return events
 
     def _on_monitor(self, event: int, now: float) -> list[Event]:
-        if event == zmq.EVENT_CONNECTED:
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._connected = True
             self._hello(now)
             return []

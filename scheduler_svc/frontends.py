@@ -72,6 +72,7 @@ class Frontends:
         self.socket.bind(endpoint)
         self._endpoint = endpoint
         self._by_identity: dict[bytes, Frontend] = {}
+        self._early: dict[bytes, Attach] = {}
         self._owner: dict[SeqId, tuple[Frontend, int]] = {}
         self._pending: dict[Frontend, _Pending] = {}
         self.dropped: list[SeqId] = []
@@ -114,7 +115,8 @@ class Frontends:
         known = self._by_identity.get(identity)
         if known is not None and known.sequences:
             self._drop(known, "it attached anew")
-        if attached is None:  # it will ask again
+        if attached is None:
+            self._early[identity] = attach
             self._send(identity, status)
             return
         if attach.protocol != attached.protocol:
@@ -125,6 +127,12 @@ class Frontends:
         self._by_identity[identity] = Frontend(identity, attach.name, now)
         self._send(identity, attached)
         self._send(identity, status)
+
+    def attach_early(self, now: float, attached: Attached, status: Status) -> None:
+        """Attaches those who asked before there was a model to tell them of."""
+        early, self._early = self._early, {}
+        for identity, attach in early.items():
+            self._attach(identity, attach, now, attached, status)
 
     def sweep(self, now: float) -> None:
         """Drops front ends that have been silent for too long."""

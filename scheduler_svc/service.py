@@ -218,7 +218,10 @@ class Service:
                 endings = self._core.attach(capacity, epoch)
         for ending in endings:
             self._end(ending)
-        self._tell_if_changed(time.monotonic())
+        now = time.monotonic()
+        if (attached := self._attached()) is not None:
+            self._frontends.attach_early(now, attached, self._status(now))
+        self._tell_if_changed(now)
 
     # -- requests ----------------------------------------------------------------------------------
 

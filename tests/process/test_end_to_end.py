@@ -55,7 +55,7 @@ def make_job(chance: random.Random, vocab_size: int, **behaviour: float | int | 
         )
     stop_ids = chance.sample(range(vocab_size), chance.randint(0, 4))
     max_tokens = chance.randint(1, 120)
-    min_tokens = chance.choice([0, 0, 5])
+    min_tokens = min(chance.choice([0, 0, 5]), max_tokens)
     if behaviour:
         stop_ids, max_tokens = [], 800
     expected = expected_tokens(
