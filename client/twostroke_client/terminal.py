@@ -83,7 +83,7 @@ def show(pieces: Iterable[Delta], out: Console, err: Console) -> None:
             view.add(delta)
             finish = delta.finish
     if finish is not None:
-        err.print(summary(finish), style="dim")
+        err.print(summary(finish), style="dim", soft_wrap=True)
 
 
 class _PlainView(View):
