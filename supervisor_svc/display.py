@@ -4,8 +4,8 @@ import time
 
 from rich.console import Console
 
-from supervisor_svc.readiness import SIGNS
 from supervisor_svc.stack import Stack
+from svc_shell.presence import SIGNS
 
 NAMES = {"scheduler": "scheduler", "frontend": "front end", "executor": "executor"}
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from supervisor_svc.readiness import ADDRESS_FILE
+from svc_shell.presence import ADDRESS_FILE, is_held
 from svc_wire.rundir import RunDir, default_run_dir
 
 _PREFIX = "serve-"
@@ -52,7 +52,7 @@ def _make_private() -> tuple[Path, int]:
     try:
         fcntl.flock(guard, fcntl.LOCK_EX)
         for old in parent.glob(f"{_PREFIX}*"):
-            if not any(_is_held(lock) for lock in old.glob("*.lock")):
+            if not any(is_held(lock) for lock in old.glob("*.lock")):
                 shutil.rmtree(old, ignore_errors=True)
         made = RunDir(parent / f"{_PREFIX}{secrets.token_hex(4)}")
         return made.path, made.lock("supervisor")
@@ -63,22 +63,8 @@ def _make_private() -> tuple[Path, int]:
 def _remove_leftovers(path: Path) -> None:
     """Removes the files of dead services, unless a service of somebody else lives here."""
     others = (lock for lock in path.glob("*.lock") if lock.name != "supervisor.lock")
-    if any(_is_held(lock) for lock in others):
+    if any(is_held(lock) for lock in others):
         return
     for pattern in _LEFTOVERS:
         for left in path.glob(pattern):
             left.unlink(missing_ok=True)
-
-
-def _is_held(lock: Path) -> bool:
-    try:
-        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

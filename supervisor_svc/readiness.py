@@ -7,13 +7,9 @@ from typing import Self
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from svc_shell.presence import ADDRESS_FILE, SIGNS, is_up
+
 CHECK_TIMEOUT_S = 2.0
-
-ADDRESS_FILE = "frontend.address"
-
-SIGNS = {"scheduler": "scheduler.sock", "frontend": ADDRESS_FILE, "executor": "ring-*"}
-"""What each service makes in the runtime directory when it has started; the executor, when the
-model is loaded."""
 
 
 class Readiness:
@@ -25,7 +21,7 @@ class Readiness:
 
     def signs(self) -> set[str]:
         """The roles whose service is up."""
-        return {role for role, sign in SIGNS.items() if any(self._run_dir.glob(sign))}
+        return {role for role in SIGNS if is_up(self._run_dir, role)}
 
     def address(self) -> str | None:
         """Where the front end listens, once it does."""
