@@ -1,7 +1,7 @@
 """Whether a service is up, seen from outside: it holds its lock, and it has made what it makes.
 
-`python -m svc_shell.presence ROLE` exits with 0 if it is: a health check for containers, which needs
-no socket and disturbs nobody. Whether the whole answers requests is the front end's to say.
+`python -m svc_shell.presence ROLE` exits with 0 if it is: a health check for containers that needs
+no socket. Whether the whole answers requests is the front end's to say.
 """
 
 import fcntl
@@ -25,13 +25,13 @@ def is_up(run_dir: Path, role: str) -> bool:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a process holds this lock file, in whatever container."""
+    """Whether a process holds this lock file, in whatever container. Two who ask do not meet."""
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
