@@ -99,6 +99,10 @@ class WindowDetokenizer:
             del self._ids[: self._sent]
             self._sent_text = self._decode(self._ids)
             self._sent = len(self._ids)
-        else:  # ids without text (special ones) must not push the context out, nor pile up
+        elif self._sent_text or len(self._ids) > self.WINDOW:
+            # Ids without text (special ones) must not push the context out, nor pile up. At the
+            # start they are context: a decoder may treat the first id differently.
             del self._ids[self._sent :]
+        else:
+            self._sent = len(self._ids)
         return new

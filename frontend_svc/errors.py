@@ -20,10 +20,12 @@ from svc_wire.ids import FinishReason, RejectReason
 DOMAIN = "twostroke.v1"
 RETRY_S = 1.0
 
-# All of it travels in the call's trailing metadata, of which gRPC takes 16 KiB, and some of it
-# quotes what the caller sent.
-TEXT_MAX = 500
+# All of it travels in the call's trailing metadata, of which 8 KiB are sure to get through, and
+# some of it quotes what the caller sent.
+MESSAGE_BYTES_MAX = 600
+DESCRIPTION_BYTES_MAX = 200
 VIOLATIONS_MAX = 8
+"""More are not told."""
 
 Code = grpc.StatusCode
 
@@ -67,23 +69,29 @@ class Failure(Exception):
             retry = error_details_pb2.RetryInfo()
             retry.retry_delay.FromTimedelta(timedelta(seconds=self.retry_s))
             details.append(retry)
-        status = status_pb2.Status(code=self.code.value[0], message=_clipped(self.message))
+        status = status_pb2.Status(
+            code=self.code.value[0], message=_clipped(self.message, MESSAGE_BYTES_MAX)
+        )
         for detail in details:
             status.details.add().Pack(detail)
         return cast("grpc.Status", rpc_status.to_status(status))
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+def _clipped(text: str, bytes_max: int) -> str:
+    encoded = text.encode()
+    if len(encoded) <= bytes_max:
+        return text
+    return encoded[:bytes_max].decode("utf-8", "ignore") + "…"
 
 
 def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadRequest:
     return error_details_pb2.BadRequest(
         field_violations=[
             error_details_pb2.BadRequest.FieldViolation(
-                field=violation.field, description=_clipped(violation.description)
+                field=violation.field,
+                description=_clipped(violation.description, DESCRIPTION_BYTES_MAX),
             )
-            for violation in violations[:VIOLATIONS_MAX]
+            for violation in violations
         ]
     )
 
@@ -93,8 +101,9 @@ def _bad_request(violations: Sequence[Violation]) -> error_details_pb2.BadReques
 
 def invalid(violations: Sequence[Violation]) -> Failure:
     assert violations
-    message = "; ".join(f"{violation.field}: {violation.description}" for violation in violations)
-    return Failure(Code.INVALID_ARGUMENT, "INVALID_FIELD", message, violations)
+    told = violations[:VIOLATIONS_MAX]
+    message = "; ".join(f"{violation.field}: {violation.description}" for violation in told)
+    return Failure(Code.INVALID_ARGUMENT, "INVALID_FIELD", message, told)
 
 
 def unreadable(why: str) -> Failure:

@@ -1,6 +1,5 @@
 """Generate through a real port: what a good stream looks like."""
 
-
 from tests.support.frontend import in_loop, private_dir, receive, running
 from twostroke.v1 import generation_pb2 as pb
 
