@@ -1,0 +1,81 @@
+"""What a seed stands for: the sizes of a small world, and which faults happen in it.
+
+Sizes are part of the fault space: a tiny pool, a budget of one token or a block of one token make
+rare paths common. Each kind of fault is on or off for a seed (swarm testing), since a world with
+all of them at once never gets deep into any.
+"""
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+from scheduler_svc.core import SchedulerConfig
+from svc_wire.capacity import Capacity
+
+
+class Fault(Enum):
+    """Kinds of trouble. Times and targets are drawn when they happen."""
+
+    ABORT = "a request is aborted at any moment, maybe twice, maybe after its end"
+    DEATH = "the executor dies; another one, maybe of another size, comes"
+    GHOST = "a result of an earlier epoch or step arrives again"
+    POISON = "the executor fails whenever it computes one certain request"
+    RESTART = "the scheduler is restarted; front ends submit again, with the output so far"
+    STALL = "the executor stops answering, until it is given up"
+    TORN_PLAN = "a plan's frame is damaged; the executor drops the epoch"
+    TORN_RESULT = "a result's frame is damaged; the scheduler gives the executor up"
+    ROW_ERROR = "a row cannot be computed"
+    SLOW_STEPS = "steps take a multiple of their time"
+    LATE_LOOKS = "results are noticed late, several at once"
+    LAZY_PLANS = "the scheduler is busy elsewhere and plans late"
+
+
+LOSSES = {Fault.DEATH, Fault.STALL, Fault.TORN_PLAN, Fault.TORN_RESULT}
+"""Faults that lose the executor and are no request's doing."""
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """The sizes of one world."""
+
+    config: SchedulerConfig
+    policy: str
+    capacity: Capacity
+    faults: frozenset[Fault]
+    requests: int
+    trouble_ticks: int
+    """Requests and faults come within so many ticks; after that the world heals."""
+
+
+def draw_knobs(rng: random.Random) -> Knobs:
+    faults = frozenset(fault for fault in Fault if rng.random() < 0.3)
+    config = SchedulerConfig(
+        depth=rng.choice([0, 1, 1, 1, 2]),
+        step_tokens_max=rng.choice([1, 2, 3, 5, 8, 13, 16, 32, 64]),
+        running_max=rng.choice([1, 2, 3, 4, 8]),
+        waiting_max=rng.choice([2, 100, 100, 100]),
+        prefix_cache=rng.random() < 0.75,
+        losses_max=rng.choice([1, 2, 3 if Fault.POISON in faults else 100]),
+    )
+    return Knobs(
+        config=config,
+        policy=rng.choice(["fcfs", "fcfs", "priority"]),
+        capacity=draw_capacity(rng),
+        faults=faults,
+        requests=rng.randint(2, 9),
+        trouble_ticks=rng.choice([1, 60, 200]),
+    )
+
+
+def draw_capacity(rng: random.Random) -> Capacity:
+    block_size = rng.choice([1, 2, 3, 4, 4, 5, 8])
+    rows_max = rng.choice([1, 2, 4, 8])
+    return Capacity(
+        num_blocks=rng.choice([4, 6, 9, 14, 40]),
+        block_size=block_size,
+        rows_max=rows_max,
+        tokens_max=max(rows_max, rng.choice([2, 7, 16, 64])),
+        lanes=rows_max + rng.choice([0, 1, 3]),
+        model_len_max=rng.choice([17, 40, 64]),
+        vocab_size=rng.choice([11, 50]),
+    )

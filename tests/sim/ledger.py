@@ -1,0 +1,84 @@
+"""The clients' side of a world: what every accepted request was sent, against the oracle."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from scheduler_svc.core import Ending, Request, StepOutput
+from svc_wire.capacity import Capacity
+from svc_wire.ids import FinishReason, SeqId
+from tests.sim.workload import expected
+
+COMPLETE = (FinishReason.STOP_TOKEN, FinishReason.LENGTH)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One accepted request, as its client sees it."""
+
+    request: Request
+    oracle: list[int]
+    tokens: list[int] = field(default_factory=list)
+    ending: Ending | None = None
+
+    @classmethod
+    def of(cls, request: Request, capacity: Capacity) -> "Entry":
+        return cls(request, expected(request, capacity))
+
+    def resumed(self) -> Request:
+        """The request once more, from where its output is."""
+        return replace(self.request, output=np.array(self.tokens, np.int32))
+
+
+class Ledger:
+    """Takes in tokens and endings; asserts that each is the one that must come."""
+
+    def __init__(self) -> None:
+        self.entries: dict[SeqId, Entry] = {}
+        """By the number that the scheduler of now gave."""
+
+    @property
+    def live(self) -> list[SeqId]:
+        return [seq_id for seq_id, entry in self.entries.items() if entry.ending is None]
+
+    def accept(self, seq_id: SeqId, entry: Entry) -> None:
+        assert seq_id not in self.entries, "a sequence id was given twice"
+        self.entries[seq_id] = entry
+
+    def forget_scheduler(self) -> list[Entry]:
+        """The scheduler is gone, and its numbers with it; returns who must be submitted again."""
+        live = [entry for entry in self.entries.values() if entry.ending is None]
+        self.entries = {}
+        return live
+
+    def take_output(self, output: StepOutput) -> None:
+        """Each token is the next one that the oracle wants, of a request that has not ended."""
+        tokens = zip(
+            output.seq_ids.tolist(), output.indices.tolist(), output.tokens.tolist(), strict=True
+        )
+        for seq_id, index, token in tokens:
+            entry = self.entries[seq_id]
+            assert entry.ending is None, f"seq {seq_id}: a token after the end"
+            assert index == len(entry.tokens), f"seq {seq_id}: token {index} is out of order"
+            assert index < len(entry.oracle), f"seq {seq_id}: goes on after its end"
+            wanted = entry.oracle[index]
+            assert token == wanted, f"seq {seq_id}: token {index} is {token}, not {wanted}"
+            entry.tokens.append(token)
+        for ending in output.endings:
+            self.take_ending(ending)
+
+    def take_ending(self, ending: Ending) -> None:
+        """It is the first one, counts what was sent, and comes neither early nor late."""
+        entry = self.entries[ending.seq_id]
+        request, output = entry.request, entry.tokens
+        assert entry.ending is None, f"seq {ending.seq_id} ended twice"
+        assert ending.output_tokens == len(output), "tokens were lost or not counted"
+        assert ending.prompt_tokens == len(request.prompt)
+        assert 0 <= ending.cached_tokens < ending.prompt_tokens, "a hit covers the whole prompt"
+        if ending.reason in COMPLETE:
+            assert output == entry.oracle, f"seq {ending.seq_id} ended early"
+            stopped = output[-1] in request.stop_ids and len(output) > request.min_tokens
+            assert (ending.reason is FinishReason.STOP_TOKEN) == stopped
+        else:
+            assert output != entry.oracle, f"seq {ending.seq_id} was complete and was not ended"
+        entry.ending = ending

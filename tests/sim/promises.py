@@ -1,0 +1,82 @@
+"""What the scheduler promises beyond being right: order, fairness, and no waste.
+
+Wrong answers show in the ledger, broken books in `Scheduler.check`. A scheduler that starves
+somebody or idles beside work does neither; these are looked up in its state around each plan.
+"""
+
+from dataclasses import dataclass
+
+from scheduler_svc.core import PlannedStep, Scheduler
+from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.sequence import Sequence
+from svc_wire.frames import PlanFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What must be remembered from before a plan."""
+
+    first: Sequence | None
+    """The running sequence of the highest rank, unless a waiting one goes before it."""
+    preemptions: int
+    idle: bool
+    """No step is in flight, and there is something to compute and somebody to do it."""
+
+
+def look(core: Scheduler) -> Before:
+    batch, head = core._batch, core._waiting.head
+    first = batch.running[0] if batch and batch.running else None
+    if first and head and head.key < first.key:
+        first = None
+    idle = batch is not None and not batch.in_flight and bool(core._sequences)
+    return Before(first, core._preemptions, idle)
+
+
+def check_nothing(before: Before) -> None:
+    """`plan` found nothing to do."""
+    assert not before.idle, "idle beside work"
+    _check_first(before)
+
+
+def check_plan(
+    core: Scheduler, before: Before, planned: PlannedStep, frame: PlanFrame, *, in_order: bool
+) -> None:
+    """`plan` has filled `frame`. `in_order`: no loss has put suspects before others."""
+    batch, tokens = core._batch, int(frame.query_indptr[planned.rows])
+    assert batch is not None
+    _check_first(before)
+    assert tokens <= batch.step_tokens_max, "over the budget"
+    _check_rows(batch, frame.row_lane[: planned.rows].tolist())
+    if tokens < batch.step_tokens_max and core._preemptions == before.preemptions:
+        _check_nobody_could_use_more(core, batch)
+    head = core._waiting.head
+    if in_order and head and core.policy.name == "fcfs":
+        assert batch.running[-1].key < head.key, "somebody was overtaken"
+
+
+def _check_first(before: Before) -> None:
+    assert before.first is None or before.first.lane is not None, "the first in rank lost its place"
+
+
+def _check_rows(batch: Batch, planned_lanes: list[int]) -> None:
+    """Every running sequence moves, and none beyond its end."""
+    table = batch.table
+    for lane, needed in zip(batch.lanes.tolist(), batch.needed().tolist(), strict=True):
+        assert needed <= 0 or lane in planned_lanes, "a running sequence got no row"
+        assert table.planned[lane] < table.length_limit[lane], "a row for what nobody reads"
+
+
+def _check_nobody_could_use_more(core: Scheduler, batch: Batch) -> None:
+    """Budget was left, so all that is known of everybody is planned, and nobody else fits."""
+    table, lanes = batch.table, batch.lanes
+    for known, limit, planned in zip(
+        table.known[lanes].tolist(),
+        table.length_limit[lanes].tolist(),
+        table.planned[lanes].tolist(),
+        strict=True,
+    ):
+        assert planned >= min(known, limit - 1), "budget left beside a prompt"
+    head = core._waiting.head
+    if head and not core._suspects and batch.has_place:
+        cost = -(-len(head.tokens) // table.block_size) + len(batch.running)
+        assert cost > batch.pool.available, "budget, place and memory left beside a waiting one"

@@ -1,0 +1,66 @@
+"""The simulation as tests; `python -m tests.sim` is the same by hand."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.sim.knobs import Fault
+from tests.sim.many import run_many, run_one
+from tests.sim.world import World
+
+SEEDS = range(500)
+
+
+def commit_hash() -> str:
+    """Another world with each commit; outside a checkout always the same."""
+    found = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    return found.stdout.strip() or "no commit"
+
+
+def test_five_hundred_worlds() -> None:
+    failed = [outcome for outcome in run_many(SEEDS) if outcome.failure]
+    assert failed == []
+
+
+def test_the_world_of_this_commit() -> None:
+    outcome = run_one(commit_hash())
+    assert not outcome.failure, outcome
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_seed_is_a_world(seed: int) -> None:
+    """The same seed gives the same trace, to the letter."""
+    traces: list[list[str]] = [[], []]
+    for trace in traces:
+        World(seed, log=trace.append).run()
+    assert traces[0] == traces[1]
+    assert traces[0]
+
+
+def test_every_kind_of_trouble_really_happens() -> None:
+    """A fault that never strikes tests nothing."""
+    trace: list[str] = []
+    for seed in range(60):
+        World(seed, log=trace.append).run()
+    text = "\n".join(trace)
+    for sign in (
+        "abort seq",
+        "died",
+        "ghost of",
+        "poisoned",
+        "restart of",
+        "stalled",
+        "TornFrame",
+        "torn result",
+        "ERROR",
+        "STOP_TOKEN",
+        "LENGTH",
+        "reject TOO_LONG",
+        "reject QUEUE_FULL",
+    ):
+        assert sign in text, sign
+    assert len(Fault) == 12

@@ -1,0 +1,103 @@
+"""What goes wrong at a moment of its own. Faults that strike with a step are in world.py."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from scheduler_svc.core import Rejection
+from svc_wire.ids import FinishReason, RejectReason
+from tests.sim.executor import SimExecutor
+from tests.sim.knobs import Fault, draw_capacity
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+def schedule(world: World) -> None:
+    """Draws when each kind of trouble that is on happens in this world."""
+    for fault, (event, times_max) in KINDS.items():
+        if fault in world.knobs.faults:
+            for _ in range(world.rng.randint(1, times_max)):
+                world.at(world.rng.randrange(world.knobs.trouble_ticks + 20), partial(event, world))
+
+
+def abort(world: World) -> None:
+    """A client goes away, or is late, or says so twice, or after its end."""
+    if not world.ledger.entries:
+        return
+    seq_id = world.rng.choice(world.ledger.live or list(world.ledger.entries))
+    for _ in range(world.rng.randint(1, 2)):
+        reason = world.rng.choice([FinishReason.ABORT, FinishReason.DEADLINE])
+        was_live = world.ledger.entries[seq_id].ending is None
+        ending = world.core.abort(seq_id, reason)
+        assert (ending is not None) == was_live, "an abort ends what lives, and only that"
+        if ending:
+            assert ending.reason is reason
+            world.say(f"abort seq {seq_id}")
+            world.ledger.take_ending(ending)
+
+
+def die(world: World) -> None:
+    """The executor's process goes, a step half done; its successor finds other sizes."""
+    world.executor.is_dead = True
+    if world.core.epoch is not None:
+        world.lose("died")
+    capacity = world.capacity
+    if world.rng.random() < 0.5:
+        # Not another vocabulary: with it, other answers would be right.
+        capacity = msgspec.structs.replace(draw_capacity(world.rng), vocab_size=capacity.vocab_size)
+    world.reattach_later(SimExecutor(capacity))
+
+
+def deliver_ghost(world: World) -> None:
+    """A result of the past comes again; it must not leave a trace."""
+    awaited = [(planned.epoch, planned.step) for planned in world.published]
+    past = [ghost for ghost in world.ghosts if (ghost.epoch, ghost.step) not in awaited]
+    if past:
+        ghost, before = world.rng.choice(past), world.core.stats()
+        output = world.core.commit(ghost)
+        assert not len(output.tokens), "tokens of a ghost"
+        assert not output.endings, "a ghost ended somebody"
+        assert world.core.stats() == before
+        world.say(f"ghost of step {ghost.epoch}.{ghost.step}")
+
+
+def poison(world: World) -> None:
+    """From now on the executor fails whenever it computes this request."""
+    if world.ledger.live:
+        seq_id = world.rng.choice(world.ledger.live)
+        world.poison = world.ledger.entries[seq_id]
+        world.say(f"poison seq {seq_id}")
+
+
+def restart(world: World) -> None:
+    """The scheduler's process is replaced beside a living executor; front ends resume."""
+    if world.core.epoch is None:
+        return
+    world.say("restart of the scheduler")
+    entries = world.ledger.forget_scheduler()
+    world.published.clear()
+    world.core = world.new_core()
+    world.attach(world.executor)
+    for entry in entries:
+        try:
+            seq_id = world.core.add(entry.resumed())
+        except Rejection as rejection:
+            if rejection.reason is not RejectReason.QUEUE_FULL:
+                raise
+        else:
+            world.say(f"resume seq {seq_id} at {len(entry.tokens)}")
+            world.ledger.accept(seq_id, entry)
+
+
+KINDS = {
+    Fault.ABORT: (abort, 5),
+    Fault.DEATH: (die, 3),
+    Fault.GHOST: (deliver_ghost, 9),
+    Fault.POISON: (poison, 1),
+    Fault.RESTART: (restart, 2),
+}
+"""What happens, and how often at most."""

@@ -1,0 +1,98 @@
+"""Requests as nasty as the faults: repeats, shared prefixes, edges of blocks, tight limits.
+
+A workload without repeats finds no bug of the prefix cache, one without aligned lengths none of its
+borders, and stop ids that are never sampled test nothing.
+"""
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+
+from executor_svc.hash_model import expected_tokens
+from scheduler_svc.core import Request
+from svc_wire.capacity import Capacity
+from svc_wire.frontend_link import Sampling
+
+GREEDY = Sampling()
+
+
+def draw_requests(rng: random.Random, capacity: Capacity, count: int) -> Iterator[Request]:
+    """`count` requests, nearly all of which fit the capacity."""
+    root = [rng.randrange(capacity.vocab_size) for _ in range(capacity.sequence_len_max)]
+    hot = [root[: _prompt_length(rng, capacity)] for _ in range(2)]
+    for _ in range(count):
+        kind = rng.random()
+        if kind < 0.4:
+            prompt = rng.choice(hot)
+        elif kind < 0.7:
+            stem = root[: _prompt_length(rng, capacity)]
+            prompt = [*stem[: -rng.randint(1, 4)], rng.randrange(capacity.vocab_size)]
+        else:
+            length = _prompt_length(rng, capacity)
+            prompt = [rng.randrange(capacity.vocab_size) for _ in range(length)]
+        yield _draw_request(rng, capacity, prompt)
+
+
+def expected(request: Request, capacity: Capacity) -> list[int]:
+    """What the request must produce, whatever happens to it."""
+    return expected_tokens(
+        request.prompt.tolist(),
+        vocab_size=capacity.vocab_size,
+        max_tokens=request.max_tokens,
+        sampling=request.sampling,
+        stop_ids=request.stop_ids,
+        min_tokens=request.min_tokens,
+    )
+
+
+def _prompt_length(rng: random.Random, capacity: Capacity) -> int:
+    most, size = capacity.sequence_len_max - 1, capacity.block_size
+    length = rng.choice(
+        [
+            1,
+            rng.randint(1, most),
+            rng.randint(1, most),
+            size * rng.randint(1, 3),
+            size * rng.randint(1, 3) + rng.choice([-1, 1]),
+            most,
+        ]
+    )
+    return min(max(length, 1), most)
+
+
+def _draw_request(rng: random.Random, capacity: Capacity, prompt: list[int]) -> Request:
+    room = capacity.sequence_len_max - len(prompt)
+    max_tokens = min(rng.choice([1, 2, 5, rng.randint(1, 20), room]), room)
+    if rng.random() < 0.03:
+        max_tokens = room + 1  # can never fit
+    sampling = GREEDY
+    if rng.random() < 0.3:
+        sampling = Sampling(
+            temperature=rng.choice([0.0, 0.5, 1.0]),
+            top_k=rng.choice([0, 3]),
+            top_p=rng.choice([1.0, 0.5]),
+            min_p=rng.choice([0.0, 0.1]),
+            seed=rng.randrange(-(2**63), 2**63),
+        )
+    min_tokens = rng.choice([0, 0, 1, max_tokens, rng.randint(0, max_tokens)])
+    request = Request(
+        prompt=np.array(prompt, np.int32),
+        max_tokens=max_tokens,
+        sampling=sampling,
+        priority=rng.choice([0, 0, 0, 1, 5]),
+    )
+    if rng.random() < 0.5:
+        return request
+    # Stop ids that this very request would sample, some too early.
+    output = expected(request, capacity)
+    stop_ids = {rng.choice(output) for _ in range(rng.randint(1, 2))}
+    stop_ids.add(rng.randrange(capacity.vocab_size))
+    return Request(
+        prompt=request.prompt,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop_ids=tuple(sorted(stop_ids)),
+        sampling=sampling,
+        priority=request.priority,
+    )
