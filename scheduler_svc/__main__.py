@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from scheduler_svc import collector
 from scheduler_svc.core import SchedulerConfig, policies
 from scheduler_svc.service import Service
 from svc_shell.logs import setup_logs
@@ -96,6 +97,7 @@ def main(
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: service.stop())
     log.info("started", run_dir=str(checked.path), policy=policy, depth=depth, lock=lock)
+    collector.freeze()
     service.run()
 
 

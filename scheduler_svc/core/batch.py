@@ -7,13 +7,14 @@ enters and leaves; not when.
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from scheduler_svc.core.blocks import ROOT, BlockPool, chain_key
 from scheduler_svc.core.lanes import LaneTable
 from scheduler_svc.core.sequence import Sequence, State
-from scheduler_svc.core.types import Bools, Int32s, Int64s, SchedulerConfig
+from scheduler_svc.core.types import Bools, Indices, Int32s, Int64s, SchedulerConfig
 from svc_wire.capacity import Capacity
 
 
@@ -22,7 +23,7 @@ class InFlight:
     """What must be remembered of a published step to commit its result. R rows."""
 
     step: int
-    lanes: Int32s  # [R]
+    lanes: Indices  # [R]
     tenancy: Int64s  # [R]
     samples: Bools  # [R]
     stop: Int32s  # [R]
@@ -45,7 +46,7 @@ class Batch:
         """The last planned step."""
         self.running: list[Sequence] = []
         """In the policy's order."""
-        self.lanes: Int32s = np.empty(0, np.int32)
+        self.lanes: Indices = np.empty(0, np.intp)
         """Their lanes, in the same order."""
 
     @property
@@ -58,8 +59,9 @@ class Batch:
         The last token of a sequence never needs its KV: a length ending costs no row.
         """
         table, lanes = self.table, self.lanes
-        length = table.known[lanes] + table.pending[lanes]
-        needed: Int32s = np.minimum(length, table.length_limit[lanes] - 1) - table.planned[lanes]
+        length = table.known.take(lanes) + table.pending.take(lanes)
+        needed: Int32s = np.minimum(length, table.length_limit.take(lanes) - 1)
+        needed -= table.planned.take(lanes)
         return needed
 
     # -- entering and leaving ----------------------------------------------------------------------
@@ -74,7 +76,8 @@ class Batch:
         size, known = self.table.block_size, len(sequence.tokens)
         found: list[int] = []
         if self.prefix_cache:
-            found = self.pool.find(self._keys(sequence, sequence.tokens, (known - 1) // size))
+            count = (known - 1) // size
+            found = self.pool.find(islice(self._keys(sequence, sequence.tokens, count), count))
         cost = -(-known // size) - self.pool.count_held(found)
         return found if cost + len(self.running) <= self.pool.available else None
 
@@ -100,7 +103,7 @@ class Batch:
         self._running_changed()
 
     def _running_changed(self) -> None:
-        self.lanes = np.array([sequence.lane for sequence in self.running], np.int32)
+        self.lanes = np.array([sequence.lane for sequence in self.running], np.intp)
 
     def sequences_in_flight(self) -> list[Sequence]:
         """Running sequences with rows in steps that are in flight, in the policy's order."""
@@ -111,14 +114,16 @@ class Batch:
 
     # -- the prefix cache --------------------------------------------------------------------------
 
-    def register(self, lanes: Int32s) -> None:
+    def register(self, lanes: Indices) -> None:
         """Makes blocks findable whose tokens are known and whose KV published steps write."""
         if not self.prefix_cache:
             return
         table = self.table
-        full = np.minimum(table.known[lanes], table.planned[lanes]) // table.block_size
-        for index in np.nonzero(full > table.registered[lanes])[0]:
-            self._register_blocks(int(lanes[index]), int(full[index]))
+        full = np.minimum(table.known.take(lanes), table.planned.take(lanes))
+        full //= np.int32(table.block_size)
+        new = np.flatnonzero(full > table.registered.take(lanes))
+        for lane, count in zip(lanes[new].tolist(), full[new].tolist(), strict=True):
+            self._register_blocks(lane, count)
 
     def register_last(self, lane: int) -> None:
         """The same for a sequence that ends: the KV of its last token may never be written."""
@@ -128,19 +133,22 @@ class Batch:
             self._register_blocks(lane, written // table.block_size)
 
     def _register_blocks(self, lane: int, full: int) -> None:
-        table = self.table
+        table, first = self.table, int(self.table.registered[lane])
+        if full <= first:
+            return
         keys = self._keys(table.occupant(lane), table.tokens[lane], full)
-        for index in range(int(table.registered[lane]), full):
-            self.pool.register(int(table.table[lane, index]), keys[index])
-        table.registered[lane] = max(int(table.registered[lane]), full)
+        blocks = table.table[lane, first:full].tolist()
+        for block, key in zip(blocks, islice(keys, first, full), strict=True):
+            self.pool.register(block, key)
+        table.registered[lane] = full
 
     def _keys(self, sequence: Sequence, tokens: Int32s, count: int) -> list[bytes]:
-        """The chain keys of the first `count` blocks of `tokens`, all of which must be known."""
+        """Chain keys of `tokens`: of the first `count` blocks, all of them known, or of more."""
         keys, size = sequence.block_keys, self.table.block_size
         for index in range(len(keys), count):
             parent = keys[-1] if keys else ROOT
             keys.append(chain_key(parent, tokens[index * size : (index + 1) * size]))
-        return keys[:count]
+        return keys
 
     # -- invariants --------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler_svc.core.sequence import Sequence
-from scheduler_svc.core.types import Int32s, Int64s
+from scheduler_svc.core.types import Indices, Int32s, Int64s
 from svc_wire.capacity import Capacity
 from svc_wire.ids import NO_TOKEN, STOP_IDS_MAX, Lane
 
@@ -51,6 +51,9 @@ class LaneTable:
         # Not filled in advance: they get memory only as far as sequences really reach.
         self.tokens: Int32s = np.empty((lanes, capacity.model_len_max), np.int32)
         self.table: Int32s = np.empty((lanes, capacity.blocks_per_row_max), np.int32)
+        # Where each lane's row begins in the two, seen as flat.
+        self.token_row: Indices = np.arange(lanes) * capacity.model_len_max
+        self.table_row: Indices = np.arange(lanes) * capacity.blocks_per_row_max
 
     @property
     def free_count(self) -> int:
@@ -88,6 +91,10 @@ class LaneTable:
         self.tenancy[lane] += 1
         self.sequences[lane] = None
         self._free.append(lane)
+
+    def capacity_of(self, lanes: Indices) -> Int32s:
+        """Tokens that the lanes' block tables can hold, [len(lanes)]."""
+        return self.blocks.take(lanes) * np.int32(self.block_size)
 
     def known_tokens(self, lane: Lane) -> Int32s:
         """A copy of the lane's known tokens."""

@@ -28,6 +28,7 @@ from scheduler_svc.core.suspects import Suspects
 from scheduler_svc.core.types import (
     Bools,
     Ending,
+    Indices,
     Int32s,
     PlannedStep,
     ProtocolViolation,
@@ -41,6 +42,12 @@ from scheduler_svc.core.waiting import WaitingQueue
 from svc_wire.capacity import Capacity
 from svc_wire.frames import PlanFrame, StepResult
 from svc_wire.ids import NO_TOKEN, FinishReason, RejectReason, RowFlag, RowStatus, SeqId
+
+# Plain numbers: numpy compares with a member of an enum at a multiple of the cost.
+_SAMPLES = np.int32(RowFlag.SAMPLES)
+_STOPPED, _MASKED, _ERROR = (
+    np.uint8(status) for status in (RowStatus.STOPPED, RowStatus.MASKED, RowStatus.ERROR)
+)
 
 _NOTHING = StepOutput(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), ())
 
@@ -141,12 +148,12 @@ class Scheduler:
             return None
         if not self._suspects:
             self._yield_to_head(batch)
-        preempted = self._grow(batch)
-        lanes, lengths, budget = self._advance(batch)
+        needed, preempted = self._grow(batch)
+        lanes, lengths, budget = self._advance(batch, needed)
         # Whoever was pre-empted just now must not come back in the same breath.
         admitted = [] if preempted else self._admit(batch, budget)
         if admitted:
-            lanes = np.concatenate([lanes, np.array([s.lane for s, _ in admitted], np.int32)])
+            lanes = np.concatenate([lanes, np.array([s.lane for s, _ in admitted], np.intp)])
             lengths = np.concatenate([lengths, np.array([n for _, n in admitted], np.int32)])
         if not len(lanes):
             return None
@@ -163,14 +170,17 @@ class Scheduler:
         ):
             self._preempt(batch, batch.running[-1])
 
-    def _grow(self, batch: Batch) -> bool:
-        """Extends the block tables that are full; whether that took a pre-emption."""
+    def _grow(self, batch: Batch) -> tuple[Int32s, bool]:
+        """Extends the block tables that are full.
+
+        Returns what `Batch.needed` says after that, and whether it took a pre-emption.
+        """
         table, pool = batch.table, batch.pool
         preempted = False
         while True:
-            lanes = batch.lanes
-            full = table.planned[lanes] >= table.blocks[lanes] * table.block_size
-            growing = lanes[full & (batch.needed() > 0)]
+            lanes, needed = batch.lanes, batch.needed()
+            full = table.planned.take(lanes) >= table.capacity_of(lanes)
+            growing = lanes[full & (needed > 0)]
             if len(growing) <= pool.available:
                 break
             self._preempt(batch, batch.running[-1])
@@ -178,18 +188,18 @@ class Scheduler:
         if len(growing):
             table.table[growing, table.blocks[growing]] = pool.take(len(growing))
             table.blocks[growing] += 1
-        return preempted
+        return needed, preempted
 
     @staticmethod
-    def _advance(batch: Batch) -> tuple[Int32s, Int32s, int]:
+    def _advance(batch: Batch, needed: Int32s) -> tuple[Indices, Int32s, int]:
         """Rows for the running sequences: lanes, lengths, and what is left of the budget."""
-        needed = batch.needed()
         busy = needed > 0
-        lanes, lengths = batch.lanes[busy], np.minimum(needed[busy], 1)
+        lanes, needed = batch.lanes[busy], needed[busy]
+        lengths = np.ones_like(needed)
         budget = batch.step_tokens_max - len(lanes)
         # Everybody has one token; readers of prompts share the rest in the policy's order.
-        for row in np.nonzero(needed[busy] > 1)[0]:
-            extra = min(int(needed[busy][row]) - 1, budget)
+        for row in np.flatnonzero(needed > 1).tolist():
+            extra = min(int(needed[row]) - 1, budget)
             lengths[row] += extra
             budget -= extra
         return lanes, lengths, budget
@@ -216,19 +226,21 @@ class Scheduler:
         return admitted
 
     @staticmethod
-    def _publish(batch: Batch, frame: PlanFrame, lanes: Int32s, lengths: Int32s) -> None:
+    def _publish(batch: Batch, frame: PlanFrame, lanes: Indices, lengths: Int32s) -> None:
         """Writes the frame, rows of one token first, and accounts for the step."""
-        if (lengths != 1).any():
-            order = np.argsort(lengths != 1, kind="stable")
+        longer = lengths != 1
+        if np.count_nonzero(longer):
+            order = np.argsort(longer, kind="stable")
             lanes, lengths = lanes[order], lengths[order]
         table = batch.table
+        stop = table.planned.take(lanes) + lengths
         batch.step += 1
-        flags = write_plan(frame, table, lanes, lengths, epoch=batch.epoch, step=batch.step)
-        samples = (flags & RowFlag.SAMPLES) != 0
-        table.planned[lanes] += lengths
+        flags = write_plan(frame, table, lanes, stop, epoch=batch.epoch, step=batch.step)
+        samples = (flags & _SAMPLES) != 0
+        table.planned[lanes] = stop
         table.pending[lanes] += samples
         batch.in_flight.append(
-            InFlight(batch.step, lanes, table.tenancy[lanes], samples, table.planned[lanes])
+            InFlight(batch.step, lanes, table.tenancy.take(lanes), samples, stop)
         )
         batch.register(lanes)
 
@@ -256,23 +268,23 @@ class Scheduler:
 
     def _settle(self, batch: Batch, flight: InFlight, result: StepResult) -> StepOutput:
         table, status = batch.table, result.row_status
-        current = table.tenancy[flight.lanes] == flight.tenancy
-        if (current & (status == RowStatus.MASKED)).any():
+        current = table.tenancy.take(flight.lanes) == flight.tenancy
+        if np.count_nonzero(current & (status == _MASKED)):
             raise ProtocolViolation(f"step {flight.step}: the row of a live sequence was masked")
-        failed = flight.lanes[current & (status == RowStatus.ERROR)]
-        taken = current & flight.samples & (status <= RowStatus.STOPPED)
+        failed = flight.lanes[current & (status == _ERROR)]
+        taken = current & flight.samples & (status <= _STOPPED)
         lanes, tokens, position = flight.lanes[taken], result.row_token[taken], flight.stop[taken]
         if (tokens == NO_TOKEN).any():
             raise ProtocolViolation(f"step {flight.step}: a row that samples has no token")
         assert (table.known[lanes] == position).all()
-        table.tokens[lanes, position] = tokens
+        table.tokens.reshape(-1)[table.token_row[lanes] + position] = tokens
         table.known[lanes] += 1
         table.pending[lanes] -= 1
         self._tokens += len(lanes)
         if self._suspects:
             self._suspects.clear(table.occupant(lane) for lane in lanes.tolist())
         seq_ids, indices = table.seq_id[lanes], position - table.prompt_len[lanes]
-        endings = self._endings(batch, lanes, status[taken] == RowStatus.STOPPED)
+        endings = self._endings(batch, lanes, status[taken] == _STOPPED)
         for lane in failed.tolist():
             batch.pool.forget(table.block_table(lane))
             reason = "the model gave no finite scores for this sequence"
@@ -280,10 +292,10 @@ class Scheduler:
             endings.append(failure)
         return StepOutput(seq_ids, indices, tokens, tuple(endings))
 
-    def _endings(self, batch: Batch, lanes: Int32s, stopped: Bools) -> list[Ending]:
+    def _endings(self, batch: Batch, lanes: Indices, stopped: Bools) -> list[Ending]:
         """Ends those of `lanes` that stopped or are full."""
         table = batch.table
-        ended = stopped | (table.known[lanes] >= table.length_limit[lanes])
+        ended = stopped | (table.known.take(lanes) >= table.length_limit.take(lanes))
         reasons = (FinishReason.LENGTH, FinishReason.STOP_TOKEN)
         return [
             self._end_running(batch, table.occupant(lane), reasons[stop])

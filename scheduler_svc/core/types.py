@@ -12,6 +12,8 @@ from svc_wire.ring import DEPTH_MAX
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.intp]
+"""Numbers of lanes: numpy indexes with any other integer only after a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
