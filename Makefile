@@ -56,7 +56,7 @@ lint: setup protos-check ## Check style, types, imports, protos, compose file
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml deploy/docker-compose.cuda.yml
 	$(BIN)/pytest --quiet tests/lint
 
 fmt: setup ## Format the code
