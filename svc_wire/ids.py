@@ -21,6 +21,9 @@ NO_TOKEN = -1
 CARRIED_TOKEN = 0
 """Placeholder for a token that is not known yet; the executor puts the lane's last token there."""
 
+DEPTH_MAX = 2
+"""Most steps that may be published beyond the one that is computed."""
+
 STOP_IDS_MAX = 8
 """Most token ids (end-of-sequence ids included) that may end one sequence."""
 

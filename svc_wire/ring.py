@@ -44,10 +44,10 @@ import numpy as np
 from svc_wire.capacity import Capacity
 from svc_wire.errors import RingError, RingTooLarge
 from svc_wire.frames import PlanFrame, ResultFrame
+from svc_wire.ids import DEPTH_MAX as DEPTH_MAX  # those who use the ring take it from here
 from svc_wire.ids import EPOCH_BITS, STEP_BITS
 from svc_wire.layout import LAYOUT_VERSION, layout_text, plan_dtype, result_dtype
 
-DEPTH_MAX = 2
 FRAMES = 4
 assert FRAMES > DEPTH_MAX + 1
 

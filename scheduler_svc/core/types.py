@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from svc_wire.frontend_link import Sampling
-from svc_wire.ids import FinishReason, RejectReason, SeqId
-from svc_wire.ring import DEPTH_MAX
+from svc_wire.ids import DEPTH_MAX, FinishReason, RejectReason, SeqId
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
