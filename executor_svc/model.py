@@ -115,7 +115,7 @@ def accept(module: Any, path: str) -> CausalModel:
     kind = module.config.model_type
     if module.config._attn_implementation != attention.NAME:
         raise UnsupportedModel(kind, "it does not take the attention function it is given")
-    layers = _probe(module, kind, config.num_hidden_layers)
+    layers = _probe(module)
     parameter = next(module.parameters())
     return CausalModel(
         module=module,
@@ -135,8 +135,10 @@ class _Probe:
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
         self.calls: dict[int, int] = {}
+        self.windows: dict[int, int | None] = {}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: LayerCall) -> Tensor:
+        self.windows[call.layer] = call.window
         self.calls[call.layer] = self.calls.get(call.layer, 0) + 1
         self.shapes[call.layer] = LayerShape(
             query.shape[1], key.shape[1], key.shape[2], value.shape[2]
@@ -145,20 +147,30 @@ class _Probe:
 
 
 @torch.inference_mode()
-def _probe(module: Any, kind: str, num_layers: int) -> tuple[LayerShape, ...]:
+def _probe(module: Any) -> tuple[LayerShape, ...]:
     """Shapes of all layers, from a dry run over two tokens. Raises UnsupportedModel."""
-    probe = _Probe()
+    probe, config = _Probe(), module.config.get_text_config()
     ids = torch.zeros(1, 2, dtype=torch.int64, device=next(module.parameters()).device)
     positions = torch.arange(2, device=ids.device)[None]
     with attending(probe):
         module(input_ids=ids, position_ids=positions, use_cache=False)
-    if sorted(probe.shapes) != list(range(num_layers)):
-        raise UnsupportedModel(
-            kind, f"only layers {sorted(probe.shapes)} of {num_layers} use the attention function"
-        )
+    if reason := _objection(probe, config):
+        raise UnsupportedModel(module.config.model_type, reason)
+    return tuple(probe.shapes[index] for index in range(config.num_hidden_layers))
+
+
+def _objection(probe: _Probe, config: Any) -> str:
+    """What is wrong with the calls that were seen; empty if nothing is."""
+    layers, seen = config.num_hidden_layers, sorted(probe.shapes)
+    if seen != list(range(layers)):
+        return f"only the layers {seen} of {layers} use the attention function"
     if any(count != 1 for count in probe.calls.values()):
-        raise UnsupportedModel(kind, "a layer attends more than once a step")
-    return tuple(probe.shapes[index] for index in range(num_layers))
+        return "a layer attends more than once a step"
+    types = getattr(config, "layer_types", None) or ["full_attention"] * layers
+    for index, kind in enumerate(types[:layers]):
+        if kind == "sliding_attention" and probe.windows[index] is None:
+            return f"layer {index} has a sliding window, but does not tell the attention function"
+    return ""
 
 
 def _eos_ids(module: Any) -> tuple[int, ...]:

@@ -1,15 +1,19 @@
 """Makes a runner around a transformers model: chooses the number format and the sizes."""
 
 import os
+import sys
 from pathlib import Path
 
 import torch
+from transformers.utils import logging as transformers_logging
 
 from executor_svc.config import ExecutorConfig
 from executor_svc.errors import ExecutorError
 from executor_svc.kv_cache import block_bytes
 from executor_svc.model import DTYPES, CausalModel, load_model
+from executor_svc.packed_linear import pack_linears
 from executor_svc.runner import Runner
+from executor_svc.self_check import check_against, reference_logits
 from executor_svc.torch_runner import TorchRunner
 from svc_wire.capacity import Capacity
 
@@ -21,7 +25,12 @@ def make_torch_runner(config: ExecutorConfig, folder: Path) -> Runner:
     """Raises ExecutorError."""
     device = torch.device("cpu")
     torch.set_num_threads(config.threads or default_threads())
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
     model = load_model(folder, choose_dtype(config.dtype, device), device)
+    reference = reference_logits(model)
+    pack_linears(model.module)
+    check_against(model, reference)
     return TorchRunner(model, find_capacity(config, model), config.served_name or config.model)
 
 
