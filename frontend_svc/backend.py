@@ -115,7 +115,7 @@ class Backend:
 
     async def attached(self, attached: Attached) -> None:
         if attached != self._attached:
-            self.live.lost(errors.executor_lost("another model is served now"))
+            self.live.fail_all(errors.executor_lost("another model is served now"))
             self._model = await asyncio.get_running_loop().run_in_executor(
                 self._workers, load_model, attached, self._tokenizer_folder, self._now
             )

@@ -84,7 +84,6 @@ class SchedulerLink:
         self._endpoint = endpoint
         self._name = name
         self._events = events
-        self._context = zmq.asyncio.Context()
         self._socket: zmq.asyncio.Socket | None = None
         self._state = _State.CONNECTING
         self._pings_unanswered = 0
@@ -96,13 +95,14 @@ class SchedulerLink:
 
     async def run(self) -> None:
         """Attaches, again and again, until it is cancelled. Raises what the events raise."""
+        context = zmq.asyncio.Context()
         try:
             while True:
                 self._tell("waiting for the scheduler", endpoint=self._endpoint)
-                await self._attachment()
+                await self._attachment(context)
                 await asyncio.sleep(REOPEN_S)
         finally:
-            self._context.destroy(linger=DETACH_LINGER_MS)
+            context.destroy(linger=DETACH_LINGER_MS)
 
     def send(self, message: ToScheduler) -> None:
         """Never blocks. Raises LinkDown."""
@@ -117,27 +117,28 @@ class SchedulerLink:
 
     # -- one attachment ----------------------------------------------------------------------------
 
-    async def _attachment(self) -> None:
+    async def _attachment(self, context: zmq.asyncio.Context) -> None:
         """Returns when it has ended."""
         self._state = _State.CONNECTING
         self._pings_unanswered = 0
-        socket = self._socket = self._context.socket(zmq.DEALER)
+        socket = self._socket = context.socket(zmq.DEALER)
         socket.set_hwm(MESSAGES_MAX)
         socket.setsockopt(zmq.LINGER, DETACH_LINGER_MS)
-        monitor = self._monitor(socket)
-        reason = "this front end stops"
+        monitor = _monitor(context, socket)
+        lost = ""
         try:
             socket.connect(self._endpoint)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch(monitor))
                 tasks.create_task(self._receive(socket))
                 tasks.create_task(self._beat())
-        except* _Lost as lost:
-            reason = str(lost.exceptions[0])
+        except* _Lost as group:
+            lost = str(group.exceptions[0])
         finally:
-            self._leave(socket, monitor, reason)
+            self._leave(socket, monitor, lost)
 
-    def _leave(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, reason: str) -> None:
+    def _leave(self, socket: zmq.asyncio.Socket, monitor: zmq.asyncio.Socket, lost: str) -> None:
+        """`lost` is why the scheduler is lost; empty if it is us who go."""
         was_up, self._state = self.is_up, _State.CONNECTING
         if was_up:
             # A scheduler that is stuck reads it later, and lets go of our requests.
@@ -147,18 +148,11 @@ class SchedulerLink:
         socket.disable_monitor()
         monitor.close(0)
         socket.close()
-        if was_up:
-            log.warning("detached from the scheduler", reason=reason)
-            self._events.lost(reason)
-        else:
-            self._tell("cannot attach to the scheduler", reason=reason)
-
-    def _monitor(self, socket: zmq.asyncio.Socket) -> zmq.asyncio.Socket:
-        endpoint = f"inproc://monitor-{id(socket)}"
-        socket.monitor(endpoint, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        monitor = self._context.socket(zmq.PAIR)
-        monitor.connect(endpoint)
-        return monitor
+        if was_up and lost:
+            log.warning("the scheduler is lost", reason=lost)
+            self._events.lost(lost)
+        elif lost:
+            self._tell("cannot attach to the scheduler", reason=lost)
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         while True:
@@ -231,3 +225,12 @@ class SchedulerLink:
         if told not in self._told:
             self._told.add(told)
             log.info(event, **facts)
+
+
+def _monitor(context: zmq.asyncio.Context, socket: zmq.asyncio.Socket) -> zmq.asyncio.Socket:
+    """A socket that tells when the connection of `socket` comes and goes."""
+    endpoint = f"inproc://monitor-{id(socket)}"
+    socket.monitor(endpoint, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+    monitor = context.socket(zmq.PAIR)
+    monitor.connect(endpoint)
+    return monitor

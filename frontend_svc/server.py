@@ -45,7 +45,7 @@ class Frontend:
         self._workers = ThreadPoolExecutor(
             min(WORKERS_MAX, os.cpu_count() or 1), thread_name_prefix="tokenise"
         )
-        self._backend = Backend(
+        self.backend = Backend(
             run_dir.scheduler_endpoint,
             f"frontend-{os.getpid()}",
             self._workers,
@@ -54,7 +54,7 @@ class Frontend:
             now=now,
         )
         self._health = health.aio.HealthServicer()
-        self._server = _server(settings, self._backend, self._health, self._workers)
+        self._server = _server(settings, self.backend, self._health, self._workers)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -71,8 +71,8 @@ class Frontend:
         self._address_file.write(address)
         log.info("listening", address=address)
         background = [
-            asyncio.create_task(self._backend.link.run()),
-            asyncio.create_task(publish_health(self._backend, self._health)),
+            asyncio.create_task(self.backend.link.run()),
+            asyncio.create_task(publish_health(self.backend, self._health)),
         ]
         try:
             stop = asyncio.create_task(self._stop.wait())
@@ -91,9 +91,9 @@ class Frontend:
             self._workers.shutdown(wait=False, cancel_futures=True)
 
     async def _drain(self) -> None:
-        live = self._backend.live
+        live = self.backend.live
         log.info("draining", streams=len(live), timeout_s=self._settings.drain_timeout_s)
-        self._backend.drain()
+        self.backend.drain()
         await self._health.enter_graceful_shutdown()
         await _first_of(live.wait_empty(), self._hurry.wait(), self._settings.drain_timeout_s)
         if len(live):

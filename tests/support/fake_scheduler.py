@@ -129,9 +129,13 @@ class FakeScheduler:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Vanishes. May be called twice."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        self._context.destroy(linger=0)
+        self._context.destroy(linger=200)
 
     # -- what tests do -----------------------------------------------------------------------------
 
@@ -168,8 +172,8 @@ class FakeScheduler:
             self._owner[key],
             Outputs(
                 np.full(len(tokens), key, "<u8").tobytes(),
-                np.array(indices, "<i4").tobytes(),
-                np.array(tokens, "<i4").tobytes(),
+                np.array([*indices], "<i4").tobytes(),
+                np.array([*tokens], "<i4").tobytes(),
                 ends,
             ),
         )

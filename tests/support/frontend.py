@@ -4,7 +4,7 @@ import asyncio
 import functools
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ NOON = datetime(2026, 2, 3, 12, 0, tzinfo=UTC)
 DEFAULTS = Settings(drain_timeout_s=5.0)
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -88,16 +89,17 @@ async def running(
     *,
     scheduler: FakeScheduler | None = None,
     settings: Settings = DEFAULTS,
+    ready: bool = True,
 ) -> AsyncIterator[Running]:
-    """A front end that serves, with a fake scheduler behind it."""
+    """A front end that serves (or, not `ready`, still waits), with a fake scheduler behind it."""
     async with (
         scheduler or FakeScheduler(run_dir, answer) as fake,
         frontend_alone(run_dir, settings) as (frontend, address),
         grpc.aio.insecure_channel(address) as channel,
     ):
         models = cast("ModelServiceAsyncStub", rpc.ModelServiceStub(channel))
-        generation = cast("GenerationServiceAsyncStub", rpc.GenerationServiceStub(channel))
-        await serving(models)
+        generation = generation_stub(channel)
+        await serving(models, ready=ready)
         yield Running(frontend, fake, address, generation, models, channel)
 
 
@@ -160,19 +162,31 @@ class Received:
         return self.messages[-1].finish
 
 
+def generation_stub(channel: grpc.aio.Channel) -> "GenerationServiceAsyncStub":
+    return cast("GenerationServiceAsyncStub", rpc.GenerationServiceStub(channel))
+
+
+async def next_message(
+    call: "grpc.aio.UnaryStreamCall[R, pb.GenerateResponse]",
+) -> pb.GenerateResponse:
+    message = await call.read()
+    assert isinstance(message, pb.GenerateResponse)
+    return message
+
+
 async def receive(
-    call: "grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]",
+    call: "grpc.aio.UnaryStreamCall[R, pb.GenerateResponse]",
+    *already: pb.GenerateResponse,
 ) -> Received:
     """Reads a stream to its end and checks that its pieces are gapless."""
-    messages: list[pb.GenerateResponse] = []
-    count = 0
-    try:
-        async for message in call:
-            assert message.first_index == count or not message.token_ids
-            count += len(message.token_ids)
+    messages = [*already]
+    with suppress(grpc.aio.AioRpcError):
+        while isinstance(message := await call.read(), pb.GenerateResponse):
             messages.append(message)
-    except grpc.aio.AioRpcError:
-        pass
+    count = 0
+    for message in messages:
+        assert message.first_index == count or not message.token_ids
+        count += len(message.token_ids)
     assert [message.HasField("prompt") for message in messages[1:]] == [False] * (
         len(messages) - 1 if messages else 0
     ), "the prompt's facts are in the first message and in no other"

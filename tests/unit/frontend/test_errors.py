@@ -50,7 +50,8 @@ def test_what_may_go_well_later_says_when() -> None:
 
 
 def test_whatever_is_quoted_fits_in_the_trailers() -> None:
-    violations = [Violation(f"stop.strings[{index}]", "🙂" * 100_000) for index in range(10_000)]
+    huge = "🙂" * 100_000
+    violations = [Violation(f"stop.strings[{index}]", huge) for index in range(10_000)]
     for failure in (errors.model_not_found("é" * 100_000, "served"), errors.invalid(violations)):
         status = failure.status()
         [(_, packed)] = status.trailing_metadata or ()

@@ -1,0 +1,196 @@
+"""The scheduler comes late, dies, hangs, restarts, talks nonsense; streams end, service returns."""
+
+import asyncio
+
+import grpc
+import pytest
+from msgspec.structs import replace
+
+from frontend_svc import scheduler_link
+from frontend_svc.settings import Settings
+from svc_wire.frontend_link import PROTOCOL_VERSION, Attached
+from svc_wire.ids import FinishReason
+from tests.support.fake_scheduler import MODEL, FakeScheduler, echo, status
+from tests.support.frontend import (
+    in_loop,
+    private_dir,
+    receive,
+    running,
+    serving,
+)
+from twostroke.v1 import generation_pb2 as pb
+
+# A loss must be told within this, from the moment that it can be noticed.
+TOLD_S = 2.0
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heart that beats fast, so that silence is noticed soon."""
+    monkeypatch.setattr(scheduler_link, "BEAT_S", 0.02)
+
+
+@in_loop
+async def test_a_scheduler_that_dies_ends_its_streams_and_a_new_one_serves() -> None:
+    with private_dir() as run_dir:
+        first = FakeScheduler(run_dir, lambda _: None)
+        async with running(run_dir, scheduler=first) as it:
+            calls = [it.generate(pb.GenerateRequest(text="x")) for _ in range(8)]
+            keys = await first.submitted(8)
+            for key in keys[:4]:
+                await first.tokens(key, b"ab")
+            await first.close()
+            async with asyncio.timeout(TOLD_S):
+                results = [await receive(call) for call in calls]
+            assert {(got.code, got.reason) for got in results} == {
+                (grpc.StatusCode.UNAVAILABLE, "SCHEDULER_LOST")
+            }
+            assert sorted(got.text for got in results) == [""] * 4 + ["ab"] * 4
+            assert results[0].retry_s is not None
+            got = await receive(it.generate(pb.GenerateRequest(text="x")))
+            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "NOT_READY")
+            async with FakeScheduler(run_dir) as second:
+                await serving(it.models)
+                assert (await receive(it.generate(pb.GenerateRequest(text="x")))).text == "x"
+                assert not set(second.submits) & set(keys), "keys are never reused"
+
+
+@pytest.mark.usefixtures("quick")
+@in_loop
+async def test_a_scheduler_that_hangs_counts_as_lost_and_is_left() -> None:
+    with private_dir() as run_dir:
+        async with running(run_dir, lambda _: None) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            await it.scheduler.submitted()
+            it.scheduler.is_silent = True
+            async with asyncio.timeout(TOLD_S):
+                got = await receive(call)
+            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "SCHEDULER_LOST")
+            assert "unanswered" in got.details
+            # It comes to itself, reads what lay in its socket, and serves.
+            it.scheduler.answer = echo
+            it.scheduler.is_silent = False
+            await serving(it.models)
+            assert (await receive(it.generate(pb.GenerateRequest(text="x")))).text == "x"
+
+
+@pytest.mark.usefixtures("quick")
+@in_loop
+async def test_a_scheduler_that_forgot_us_is_attached_anew() -> None:
+    with private_dir() as run_dir:
+        async with running(run_dir, lambda _: None) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            await it.scheduler.submitted()
+            it.scheduler.forget()
+            async with asyncio.timeout(TOLD_S):
+                got = await receive(call)
+            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "SCHEDULER_LOST")
+            await serving(it.models)
+            assert it.scheduler.attaches == 2
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"\x91\xa7Unknown1"])
+@in_loop
+async def test_a_scheduler_that_talks_nonsense_is_left(data: bytes) -> None:
+    with private_dir() as run_dir:
+        async with running(run_dir, lambda _: None) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            await it.scheduler.submitted()
+            await it.scheduler.send_raw(data)
+            got = await receive(call)
+            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "SCHEDULER_LOST")
+            assert it.scheduler.detaches == 1
+            await serving(it.models)
+
+
+@pytest.mark.usefixtures("quick")
+@in_loop
+async def test_a_scheduler_without_a_model_is_asked_until_it_has_one() -> None:
+    with private_dir() as run_dir:
+        fake = FakeScheduler(run_dir)
+        known, fake.attached = fake.attached, None
+        fake.status = status(ready=False, reason="no executor is ready")
+        async with running(run_dir, scheduler=fake, ready=False) as it:
+            await fake.until(lambda: fake.attaches >= 3)
+            got = await receive(it.generate(pb.GenerateRequest(text="x")))
+            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "NOT_READY")
+            fake.attached, fake.status = known, status()
+            await serving(it.models)
+
+
+@pytest.mark.usefixtures("quick")
+@in_loop
+async def test_another_version_of_the_protocol_is_not_served(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with private_dir() as run_dir:
+        fake = FakeScheduler(run_dir)
+        fake.attached = Attached(PROTOCOL_VERSION + 1, MODEL, 300, 100)
+        async with running(run_dir, scheduler=fake, ready=False) as it:
+            await fake.until(lambda: fake.attaches >= 2)
+            await serving(it.models, ready=False)
+    log = capsys.readouterr().out
+    assert log.count(f"it speaks version {PROTOCOL_VERSION + 1}") == 1, "once, not at every try"
+
+
+@in_loop
+async def test_another_model_ends_the_streams_of_the_old_one() -> None:
+    with private_dir() as run_dir:
+        async with running(run_dir, lambda _: None) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            await it.scheduler.submitted()
+            assert it.scheduler.attached is not None
+            await it.scheduler.broadcast(it.scheduler.attached)
+            other = Attached(PROTOCOL_VERSION, replace(MODEL, name="other"), 300, 50)
+            await it.scheduler.broadcast(other)
+            got = await receive(call)
+            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "EXECUTOR_LOST")
+            info = await it.models.GetModelInfo(pb.GetModelInfoRequest())
+            assert (info.name, info.sequence_length_max) == ("other", 50)
+            await it.scheduler.until(lambda: len(it.scheduler.aborts) == 1)
+
+
+# -- the executor behind it ------------------------------------------------------------------------
+
+
+@in_loop
+async def test_streams_do_not_wait_long_for_an_executor_that_is_away() -> None:
+    with private_dir() as run_dir:
+        settings = Settings(executor_wait_s=0.2)
+        async with running(run_dir, lambda _: None, settings=settings) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            [key] = await it.scheduler.submitted()
+            await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
+            got = await receive(call)
+            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "EXECUTOR_LOST")
+            assert "no executor is ready" in got.details
+            await it.scheduler.until(lambda: it.scheduler.aborts == {key: FinishReason.ABORT})
+
+
+@in_loop
+async def test_an_executor_that_comes_back_in_time_is_no_loss() -> None:
+    with private_dir() as run_dir:
+        settings = Settings(executor_wait_s=5.0)
+        async with running(run_dir, lambda _: None, settings=settings) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            [key] = await it.scheduler.submitted()
+            await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
+            await it.scheduler.tell(status())
+            await it.scheduler.tokens(key, b"a", FinishReason.LENGTH)
+            assert (await receive(call)).text == "a"
+
+
+@in_loop
+async def test_tokens_that_still_come_are_no_outage() -> None:
+    """A scheduler that shuts down is not ready, but finishes what it has."""
+    with private_dir() as run_dir:
+        settings = Settings(executor_wait_s=0.2)
+        async with running(run_dir, lambda _: None, settings=settings) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            [key] = await it.scheduler.submitted()
+            await it.scheduler.tell(status(ready=False, reason="shutting down"))
+            for _ in range(10):
+                await it.scheduler.tokens(key, b"a")
+                await asyncio.sleep(0.05)
+            await it.scheduler.tokens(key, b"b", FinishReason.LENGTH)
+            assert (await receive(call)).text == "a" * 10 + "b"
