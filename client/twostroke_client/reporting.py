@@ -19,6 +19,7 @@ from rich.console import Console
 
 from twostroke_client.errors import (
     DeadlineExceeded,
+    Lost,
     RequestError,
     TwostrokeError,
     Unavailable,
@@ -49,7 +50,7 @@ def exit_code(error: TwostrokeError) -> int:
     match error:
         case RequestError():
             return EXIT_USAGE
-        case Unavailable():
+        case Unavailable() if not isinstance(error, Lost):
             return EXIT_UNAVAILABLE
         case DeadlineExceeded():
             return EXIT_DEADLINE

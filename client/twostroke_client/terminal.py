@@ -108,32 +108,46 @@ class _PlainView(View):
             self._file.flush()
 
 
+class Rows:
+    """Cuts a text that grows into rows of a terminal; what may still grow stays in `last`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.last = ""
+
+    def add(self, text: str) -> list[str]:
+        """The rows that are complete now."""
+        *lines, growing = (self.last + text).split("\n")
+        *rows, last = self._wrapped(growing)
+        # Wrapping may strip blanks at the end of a row; those of the last one still count.
+        self.last = growing[growing.rindex(last) :]
+        return [row for line in lines for row in self._wrapped(line)] + rows
+
+    def _wrapped(self, line: str) -> list[str]:
+        wrapped = Text(line).wrap(self._console, self._console.width)
+        return [row.plain for row in wrapped] or [""]
+
+
 class _LiveView(View):
     """Keeps the redrawn region two rows high, so that a text of any length scrolls as usual."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
-        self._row = ""
+        self._rows = Rows(out)
         self._progress = Progress(time.monotonic())
         self._live = Live(self, console=out, transient=True, refresh_per_second=REDRAWS_PER_S)
 
     def add(self, delta: Delta) -> None:
         self._progress.add(delta, time.monotonic())
-        *lines, self._row = (self._row + printable(delta.text)).split("\n")
-        for line in lines:
-            self._print(line)
-        *rows, last = Text(self._row).wrap(self._out, self._out.width) or [Text()]
-        for row in rows:
-            self._print(row.plain)
-        # Wrapping strips blanks at the end of a row; the ones of the last row still count.
-        self._row = self._row[self._row.rindex(last.plain) :]
+        for row in self._rows.add(printable(delta.text)):
+            self._print(row)
 
-    def _print(self, line: str) -> None:
-        self._out.print(Text(line), soft_wrap=True)
+    def _print(self, row: str) -> None:
+        self._out.print(Text(row), soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = Text(self._progress.line(time.monotonic()), style="dim", no_wrap=True)
-        yield Group(Text(self._row), line) if self._row else line
+        yield Group(Text(self._rows.last), line) if self._rows.last else line
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -146,8 +160,8 @@ class _LiveView(View):
         traceback: TracebackType | None,
     ) -> None:
         self._live.stop()
-        if self._row:
-            self._print(self._row)
+        if self._rows.last:
+            self._print(self._rows.last)
 
 
 def printable(text: str) -> str:

@@ -15,8 +15,9 @@ ALLOWED = {
     # Pure: data types and arithmetic. No clock, chance, I/O, thread or environment.
     "scheduler_svc/core": {
         "abc", "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools",
-        "hashlib", "heapq", "itertools", "math", "operator", "typing", "numpy", "numpy.typing",
-        "scheduler_svc.core", "svc_wire.capacity", "svc_wire.frames", "svc_wire.ids",
+        "hashlib", "heapq", "itertools", "math", "operator", "types", "typing", "numpy",
+        "numpy.typing", "scheduler_svc.core",
+        "svc_wire.capacity", "svc_wire.frames", "svc_wire.ids",
         "svc_wire.frontend_link",  # for Sampling, a value
     },
     "svc_wire": {"numpy", "msgspec", "svc_wire"},

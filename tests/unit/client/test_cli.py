@@ -1,0 +1,179 @@
+"""The command line against a scripted server: what goes where, and the exit codes."""
+
+import json
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.support.fake_server import ANSWER, Abort, FakeServer, Step, first
+from twostroke_client import local
+from twostroke_client.cli import app
+
+
+@pytest.fixture(autouse=True)
+def quiet_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as running:
+        yield running
+
+
+def run(*args: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, args, input=stdin)
+
+
+def test_text_goes_to_stdout_and_the_summary_to_stderr(server: FakeServer) -> None:
+    done = run("generate", "hi", "--address", server.address)
+    assert (done.exit_code, done.stdout) == (0, "Hello!\n")
+    assert done.stderr == (
+        "first token 100 ms · 4 tokens · 3.0 tokens/s · executor busy 75% · ended by stop\n"
+    )
+
+
+def test_a_prompt_is_a_chat_message_unless_raw(server: FakeServer) -> None:
+    run("generate", "hi", "--system", "be brief", "--address", server.address)
+    run("generate", "hi", "--raw", "--address", server.address)
+    run("generate", "-", "--raw", "--address", server.address, stdin="from stdin")
+    chat, raw, piped = server.requests
+    assert [(m.role, m.content) for m in chat.chat.messages] == [
+        ("system", "be brief"),
+        ("user", "hi"),
+    ]
+    assert raw.text == "hi"
+    assert piped.text == "from stdin"
+
+
+def test_options_reach_the_request(server: FakeServer) -> None:
+    options = "--temperature 0.5 --top-k 4 --top-p 0.25 --min-p 0.125 --seed 7 --max-tokens 9"
+    flags = ["--stop", "a", "--stop", "b", "--ignore-eos", "--model", "m"]
+    done = run("generate", "hi", *options.split(), *flags, "--address", server.address)
+    assert done.exit_code == 0
+    (request,) = server.requests
+    sampling, stop = request.sampling, request.stop
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 4, 0.25)
+    assert (sampling.min_p, sampling.seed, stop.max_tokens) == (0.125, 7, 9)
+    assert (list(stop.strings), stop.ignore_eos, request.model) == (["a", "b"], True, "m")
+
+
+def test_absent_options_are_the_servers_to_choose(server: FakeServer) -> None:
+    run("generate", "hi", "--address", server.address)
+    (request,) = server.requests
+    assert not request.sampling.ListFields()
+    assert not request.stop.ListFields()
+
+
+def test_json_is_a_line_for_each_piece(server: FakeServer) -> None:
+    done = run("generate", "hi", "--json", "--address", server.address)
+    pieces = [json.loads(line) for line in done.stdout.splitlines()]
+    assert "".join(piece["text"] for piece in pieces) == "Hello!"
+    assert pieces[-1]["finish"]["reason"] == "stop"
+    assert done.stderr == ""
+
+
+CODES: dict[str, tuple[list[Step], int]] = {
+    "invalid": ([Abort(grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_FIELD")], 2),
+    "too long": ([Abort(grpc.StatusCode.INVALID_ARGUMENT, reason="TOO_LONG")], 2),
+    "draining": (
+        [Abort(grpc.StatusCode.UNAVAILABLE, reason="DRAINING", retry_after_s=60)],
+        3,
+    ),
+    "failed": ([Abort(grpc.StatusCode.INTERNAL, reason="EXECUTION_FAILED")], 1),
+    "lost midway": (
+        [first("He", [1]), Abort(grpc.StatusCode.UNAVAILABLE, reason="EXECUTOR_LOST")],
+        1,
+    ),
+    "cut off": ([first("He", [1])], 1),
+}
+
+
+@pytest.mark.parametrize(("script", "code"), CODES.values(), ids=CODES.keys())
+def test_exit_codes(script: list[Step], code: int) -> None:
+    with FakeServer(script) as server:
+        done = run("generate", "hi", "--address", server.address)
+    assert done.exit_code == code
+    assert done.stderr.startswith("error: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_deadline_has_its_own_exit_code() -> None:
+    with FakeServer([first("He", [1]), threading.Event()]) as server:
+        done = run("generate", "hi", "--timeout", "0.3", "--address", server.address)
+    assert (done.exit_code, done.stdout) == (4, "He\n")
+
+
+def test_nobody_there() -> None:
+    done = run("status", "--address", "127.0.0.1:1")
+    assert done.exit_code == 3
+    assert done.stderr.splitlines() == [
+        "error: the connection to 127.0.0.1:1 failed: Connection refused",
+        "Is a server running there? `twostroke serve` starts one.",
+    ]
+
+
+def test_a_value_that_cannot_be_sent_is_a_usage_error(server: FakeServer) -> None:
+    done = run("generate", "hi", "--top-k", "-5", "--address", server.address)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: sampling.top_k cannot be -5")
+
+
+def test_brackets_are_text_not_markup() -> None:
+    with FakeServer([Abort(grpc.StatusCode.INTERNAL, "no [/bold] move")]) as server:
+        done = run("generate", "hi", "--address", server.address)
+    assert done.stderr == "error: no [/bold] move\n"
+
+
+def test_status(server: FakeServer) -> None:
+    shown = run("status", "--address", server.address)
+    assert shown.exit_code == 0
+    rows = {line.split("  ")[0].strip(): line for line in shown.stdout.splitlines()}
+    assert rows["policy"].split()[-1] == "fcfs"
+    assert rows["name"].split()[-1] == "fake"
+    facts = json.loads(run("status", "--json", "--address", server.address).stdout)
+    assert (facts["ready"], facts["vocab_size"]) == (True, 64)
+    checked = run("status", "--check", "--address", server.address)
+    assert (checked.exit_code, checked.output) == (0, "")
+
+
+def test_status_of_a_server_that_is_not_ready(server: FakeServer) -> None:
+    server.status.ready = False
+    server.status.reason = "no executor is attached"
+    shown = run("status", "--address", server.address)
+    assert shown.exit_code == 3
+    assert "no executor is attached" in shown.stdout
+    checked = run("status", "--check", "--address", server.address)
+    assert (checked.exit_code, checked.stderr) == (3, "error: not ready: no executor is attached\n")
+
+
+def test_chat_remembers_and_ends_with_the_input(server: FakeServer) -> None:
+    done = run("chat", "--address", server.address, stdin="one\n\ntwo\n")
+    assert (done.exit_code, done.stdout) == (0, "Hello!\nHello!\n")
+    assert [(m.role, m.content) for m in server.requests[1].chat.messages] == [
+        ("user", "one"),
+        ("assistant", "Hello!"),
+        ("user", "two"),
+    ]
+
+
+def test_chat_goes_on_after_a_refused_turn() -> None:
+    refused = [Abort(grpc.StatusCode.INVALID_ARGUMENT, "too long", reason="TOO_LONG")]
+    with FakeServer(refused, ANSWER) as server:
+        done = run("chat", "--address", server.address, stdin="one\ntwo\n")
+        assert [m.content for m in server.requests[1].chat.messages] == ["two"]
+    assert done.exit_code == 0
+    assert "error: too long" in done.stderr
+
+
+def test_serve_without_the_server_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "SERVER_PARTS", ("zmq", "no_such_part"))
+    for command in ("serve", "demo"):
+        done = run(command)
+        assert done.exit_code == 2
+        assert "there is no no_such_part" in done.stderr
+        assert "pip install 'twostroke[server]'" in done.stderr
