@@ -5,13 +5,14 @@ small that pre-emption happens; the prefix cache on and off. In fp32 batching ch
 """
 
 import asyncio
+import inspect
 import random
 
 import pytest
 import torch
-from executor_svc.embedded import smollm2_folder
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
+from executor_svc.embedded import embedded_folder
 from tests.support.stack import Stack
 from twostroke_client import AsyncClient, Client
 
@@ -31,7 +32,7 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder())
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder())
     chance = random.Random(5)
     texts = [" ".join(chance.choices(SENTENCES, k=80)) for _ in LENGTHS]
     return [tokenizer(t).input_ids[:n] for t, n in zip(texts, LENGTHS, strict=True)]
@@ -40,7 +41,7 @@ def prompts() -> list[list[int]]:
 @pytest.fixture(scope="module")
 def expected(prompts: list[list[int]]) -> list[list[int]]:
     """Plain greedy generation, one prompt at a time, with transformers' own cache."""
-    model = AutoModelForCausalLM.from_pretrained(smollm2_folder(), dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(embedded_folder(), dtype=torch.float32).eval()
     eos = model.generation_config.eos_token_id
     return [greedy(model, prompt, eos) for prompt in prompts]
 
@@ -48,7 +49,8 @@ def expected(prompts: list[list[int]]) -> list[list[int]]:
 @torch.no_grad()
 def greedy(model: torch.nn.Module, prompt: list[int], eos: int) -> list[int]:
     past, ids, output = DynamicCache(config=model.config), torch.tensor([prompt]), list[int]()
-    name = "cache" if "cache" in model.forward.__code__.co_varnames else "past_key_values"
+    parameters = inspect.signature(model.forward).parameters
+    name = "cache" if "cache" in parameters else "past_key_values"
     while len(output) < NEW and (not output or output[-1] != eos):
         logits = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{name: past}).logits
         output.append(int(logits[0, -1].argmax()))
