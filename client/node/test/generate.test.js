@@ -40,7 +40,7 @@ test('a cancelled answer ends, and the server goes on', async () => {
   const request = { ...prompt, stop: { ignore_eos: true } };
   let pieces = 0;
   for await (const piece of generate(client, request, { timeoutMs: 60_000 })) {
-    assert.equal(piece.finish, null);
+    assert.ok(!piece.finish, 'it ended before it was cancelled');
     pieces += 1;
     if (pieces === 3) break;
   }
