@@ -73,3 +73,5 @@ class RejectReason(IntEnum):
     NO_EXECUTOR = 3
     DRAINING = 4
     INVALID = 5
+    POLICY = 6
+    """The scheduling policy turned it away; the message says why."""

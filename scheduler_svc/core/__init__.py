@@ -10,6 +10,7 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import (
     Ending,
     PlannedStep,
+    PolicyFault,
     ProtocolViolation,
     Rejection,
     Request,
@@ -22,6 +23,7 @@ __all__ = [
     "Ending",
     "PlannedStep",
     "Policy",
+    "PolicyFault",
     "ProtocolViolation",
     "Rejection",
     "Request",

@@ -27,6 +27,8 @@ class InFlight:
     tenancy: Int64s  # [R]
     samples: Bools  # [R]
     stop: Int32s  # [R]
+    tokens: int
+    """Input tokens of all rows."""
 
 
 class Batch:
@@ -48,6 +50,8 @@ class Batch:
         """In the policy's order."""
         self.lanes: Indices = np.empty(0, np.intp)
         """Their lanes, in the same order."""
+        self._too_large = (0, 0, 0)
+        """Whom `hit` refused last, and with how many running and blocks available."""
 
     @property
     def has_place(self) -> bool:
@@ -75,11 +79,36 @@ class Batch:
         """
         size, known = self.table.block_size, len(sequence.tokens)
         found: list[int] = []
+        if self._is_still_too_large(sequence):
+            return None
         if self.prefix_cache:
             count = (known - 1) // size
             found = self.pool.find(islice(self._keys(sequence, sequence.tokens, count), count))
         cost = -(-known // size) - self.pool.count_held(found)
-        return found if cost + len(self.running) <= self.pool.available else None
+        if cost + len(self.running) <= self.pool.available:
+            return found
+        self._too_large = (sequence.seq_id, len(self.running), self.pool.available)
+        return None
+
+    def _is_still_too_large(self, sequence: Sequence) -> bool:
+        """Whether `hit` has just said no, and nobody has left since: looking costs a look a block.
+
+        What others have put into the cache meanwhile counts when somebody leaves.
+        """
+        seq_id, running, available = self._too_large
+        return (
+            sequence.seq_id == seq_id
+            and len(self.running) >= running > 0
+            and self.pool.available <= available
+        )
+
+    def count_cached(self, sequence: Sequence) -> int:
+        """Known tokens of a waiting sequence that the prefix cache holds."""
+        if not self.prefix_cache:
+            return 0
+        count = (len(sequence.tokens) - 1) // self.table.block_size
+        keys = islice(self._keys(sequence, sequence.tokens, count), count)
+        return len(self.pool.find(keys)) * self.table.block_size
 
     def start(self, sequence: Sequence, hit: list[int]) -> int:
         """Takes a sequence in, from the blocks that `hit` returned; returns its cached tokens."""
@@ -100,6 +129,11 @@ class Batch:
         self.table.vacate(sequence.lane)
         sequence.lane = None
         self.running.remove(sequence)
+        self._running_changed()
+
+    def sort(self) -> None:
+        """Orders the running sequences anew after their keys have changed."""
+        self.running.sort(key=lambda other: other.key)
         self._running_changed()
 
     def _running_changed(self) -> None:

@@ -22,8 +22,10 @@ import numpy as np
 from scheduler_svc.core.batch import Batch, InFlight
 from scheduler_svc.core.fit import misfit
 from scheduler_svc.core.frame_writer import write_plan
-from scheduler_svc.core.policies import Policy
-from scheduler_svc.core.sequence import Sequence, State, view_of
+from scheduler_svc.core.order import Order
+from scheduler_svc.core.pace import Pace
+from scheduler_svc.core.policies import Fcfs, LoadView, Policy
+from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.suspects import Suspects
 from scheduler_svc.core.types import (
     Bools,
@@ -38,7 +40,6 @@ from scheduler_svc.core.types import (
     Stats,
     StepOutput,
 )
-from scheduler_svc.core.waiting import WaitingQueue
 from svc_wire.capacity import Capacity
 from svc_wire.frames import PlanFrame, StepResult
 from svc_wire.ids import NO_TOKEN, FinishReason, RejectReason, RowFlag, RowStatus, SeqId
@@ -57,16 +58,43 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, policy: Policy) -> None:
         self.config = config
-        self.policy = policy
         self._sequences: dict[SeqId, Sequence] = {}
         """All that have been accepted and have not ended."""
-        self._waiting = WaitingQueue()
+        self._order = Order(policy, config.overtakes_max)
+        self._waiting = self._order.waiting
         self._suspects = Suspects(config.losses_max)
+        self._pace = Pace()
         self._batch: Batch | None = None
         self._capacity: Capacity | None = None
         """Of the last executor, whether or not it lives."""
         self._next_seq_id = 1
         self._steps = self._tokens = self._preemptions = self._cache_hit_tokens = 0
+
+    # -- the policy --------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._order.policy
+
+    @property
+    def policy_fault(self) -> str:
+        """Why the last policy that was replaced was replaced; empty if none was."""
+        return self._order.last_fault
+
+    def set_policy(self, policy: Policy) -> None:
+        """Puts another policy in force from the next plan on: everybody is ordered anew.
+
+        Raises PolicyFault, and changes nothing, if it cannot order the requests there are.
+        """
+        self._order.set_policy(policy, self._sequences.values())
+        self._suspects.waiting.sort()
+        if self._batch:
+            self._batch.sort()
+
+    def _replace_faulty_policy(self) -> None:
+        if self._order.take_fault():
+            self.set_policy(Fcfs())
 
     # -- the executor comes and goes ---------------------------------------------------------------
 
@@ -85,7 +113,9 @@ class Scheduler:
         """An executor is ready. Returns the endings of requests that can never fit this one."""
         assert self._batch is None, "the former executor was not given up"
         self._capacity = capacity
+        self._pace = Pace()
         self._batch = Batch(epoch, capacity, self.config)
+        self._order.set_batch(self._batch)
         endings = []
         for sequence in [*self._waiting, *self._suspects.waiting]:
             sequence.block_keys = []  # the block size may have changed
@@ -98,19 +128,24 @@ class Scheduler:
 
         Returns the ending of a request that is found to be the cause; see `suspects`.
         """
-        batch, self._batch = self._batch, None
+        batch = self._batch
         if batch is None:
             return []
         causes = self._suspects.count_loss(batch.sequences_in_flight())
         for sequence in list(batch.running):
             self._put_back(batch, sequence)
+        self._batch = None
+        self._order.set_batch(None)
         message = "the executor fails whenever it computes this request"
         return [self._end_waiting(cause, FinishReason.ERROR, message) for cause in causes]
 
     # -- requests come and go ----------------------------------------------------------------------
 
-    def add(self, request: Request) -> SeqId:
-        """Accepts a request, or raises Rejection. From here on it ends exactly once."""
+    def add(self, request: Request, now_s: float = 0.0) -> SeqId:
+        """Accepts a request, or raises Rejection. From here on it ends exactly once.
+
+        `now_s` is the time on any clock that does not go back; only policies look at it.
+        """
         if self._capacity is None:
             raise Rejection(RejectReason.NO_EXECUTOR, "no executor has been ready yet")
         if found := misfit(request, self._capacity):
@@ -119,11 +154,23 @@ class Scheduler:
         if waiting >= self.config.waiting_max:
             raise Rejection(RejectReason.QUEUE_FULL, f"{waiting} requests are waiting")
         seq_id = SeqId(self._next_seq_id)
+        sequence = self._order.welcome(seq_id, request, self._load(now_s))
         self._next_seq_id += 1
-        sequence = Sequence(seq_id, request, self.policy.key(view_of(seq_id, request)))
         self._sequences[seq_id] = sequence
-        self._waiting.add(sequence)
+        self._order.enqueue(sequence)
+        self._replace_faulty_policy()
         return seq_id
+
+    def _load(self, now_s: float) -> LoadView:
+        batch = self._batch
+        return LoadView(
+            now_s=now_s,
+            waiting=len(self._waiting),
+            running=len(batch.running) if batch else 0,
+            running_max=batch.running_max if batch else self.config.running_max,
+            step_s=self._pace.step_s,
+            prompt_token_s=self._pace.prompt_token_s,
+        )
 
     def abort(self, seq_id: SeqId, reason: FinishReason) -> Ending | None:
         """Ends a sequence at once; None if it has ended before."""
@@ -146,6 +193,7 @@ class Scheduler:
         batch = self._batch
         if batch is None or len(batch.in_flight) > self.config.depth:
             return None
+        self._replace_faulty_policy()
         if not self._suspects:
             self._yield_to_head(batch)
         needed, preempted = self._grow(batch)
@@ -163,7 +211,7 @@ class Scheduler:
 
     def _yield_to_head(self, batch: Batch) -> None:
         while (
-            (head := self._waiting.head)
+            (head := self._order.displacer())
             and batch.running
             and head.key < batch.running[-1].key
             and not (batch.has_place and batch.hit(head) is not None)
@@ -183,47 +231,61 @@ class Scheduler:
             growing = lanes[full & (needed > 0)]
             if len(growing) <= pool.available:
                 break
-            self._preempt(batch, batch.running[-1])
+            self._preempt(batch, self._order.victim(batch.running))
             preempted = True
         if len(growing):
             table.table[growing, table.blocks[growing]] = pool.take(len(growing))
             table.blocks[growing] += 1
         return needed, preempted
 
-    @staticmethod
-    def _advance(batch: Batch, needed: Int32s) -> tuple[Indices, Int32s, int]:
+    def _advance(self, batch: Batch, needed: Int32s) -> tuple[Indices, Int32s, int]:
         """Rows for the running sequences: lanes, lengths, and what is left of the budget."""
         busy = needed > 0
         lanes, needed = batch.lanes[busy], needed[busy]
         lengths = np.ones_like(needed)
-        budget = batch.step_tokens_max - len(lanes)
+        reading = np.flatnonzero(needed > 1).tolist()
+        budget = self._pieces_budget(batch, len(lanes), decoding=len(lanes) - len(reading))
         # Everybody has one token; readers of prompts share the rest in the policy's order.
-        for row in np.flatnonzero(needed > 1).tolist():
-            extra = min(int(needed[row]) - 1, budget)
-            lengths[row] += extra
-            budget -= extra
+        for row in reading:
+            reader = batch.table.occupant(int(lanes[row]))
+            lengths[row] = self._order.piece(reader, int(needed[row]), budget + 1)
+            budget -= int(lengths[row]) - 1
         return lanes, lengths, budget
+
+    def _pieces_budget(self, batch: Batch, rows: int, decoding: int) -> int:
+        """Tokens of prompts that a step of so many rows may read."""
+        budget = batch.step_tokens_max - rows
+        if self.config.itl_target_ms and decoding:
+            budget = min(budget, self._pace.piece_tokens(self.config.itl_target_ms / 1e3))
+        return budget
 
     def _admit(self, batch: Batch, budget: int) -> list[tuple[Sequence, int]]:
         """Moves waiting sequences into the batch; returns each with the length of its row."""
         admitted = []
-        queue = self._suspects.waiting if self._suspects else self._waiting
-        while budget > 0 and batch.has_place and (head := queue.head):
-            if self._suspects and not self._suspects.has_room(batch.running):
-                break
+        while budget > 0 and batch.has_place and (head := self._next_waiting(batch)):
             hit = batch.hit(head)
             if hit is None:
                 break
-            queue.remove(head)
+            if head in self._suspects:
+                self._suspects.waiting.remove(head)
+            else:
+                self._order.admit(head)
             cached = batch.start(head, hit)
             self._cache_hit_tokens += cached
             head.admissions += 1
             if head.admissions == 1:
                 head.cached_tokens = cached
-            length = min(len(head.tokens) - cached, budget)
+                self._order.tell_admission(head)
+            length = self._order.piece(head, len(head.tokens) - cached, budget)
             budget -= length
             admitted.append((head, length))
         return admitted
+
+    def _next_waiting(self, batch: Batch) -> Sequence | None:
+        """Who joins next; while there are suspects nobody else does."""
+        if not self._suspects:
+            return self._order.next_waiting()
+        return self._suspects.waiting.head if self._suspects.has_room(batch.running) else None
 
     @staticmethod
     def _publish(batch: Batch, frame: PlanFrame, lanes: Indices, lengths: Int32s) -> None:
@@ -240,7 +302,14 @@ class Scheduler:
         table.planned[lanes] = stop
         table.pending[lanes] += samples
         batch.in_flight.append(
-            InFlight(batch.step, lanes, table.tenancy.take(lanes), samples, stop)
+            InFlight(
+                step=batch.step,
+                lanes=lanes,
+                tenancy=table.tenancy.take(lanes),
+                samples=samples,
+                stop=stop,
+                tokens=int(frame.query_indptr[len(lanes)]),
+            )
         )
         batch.register(lanes)
 
@@ -264,6 +333,7 @@ class Scheduler:
         if len(result.row_status) != len(flight.lanes):
             raise ProtocolViolation(f"step {result.step} has {len(result.row_status)} rows")
         self._steps += 1
+        self._pace.observe(result.timing, len(flight.lanes), flight.tokens)
         return self._settle(batch, flight, result)
 
     def _settle(self, batch: Batch, flight: InFlight, result: StepResult) -> StepOutput:
@@ -313,12 +383,13 @@ class Scheduler:
         """From running to waiting, with what is committed."""
         assert sequence.lane is not None
         sequence.tokens = batch.table.known_tokens(sequence.lane)
+        self._order.tell_leave(sequence)
         batch.leave(sequence)
         sequence.move(State.WAITING)
-        self._queue_of(sequence).add(sequence)
-
-    def _queue_of(self, sequence: Sequence) -> WaitingQueue:
-        return self._suspects.waiting if sequence in self._suspects else self._waiting
+        if sequence in self._suspects:
+            self._suspects.waiting.add(sequence)
+        else:
+            self._order.enqueue(sequence)
 
     def _end_running(
         self, batch: Batch, sequence: Sequence, reason: FinishReason, message: str = ""
@@ -328,11 +399,13 @@ class Scheduler:
         if reason is not FinishReason.ERROR:
             batch.register_last(lane)
         known = int(batch.table.known[lane])
+        self._order.tell_leave(sequence)
         batch.leave(sequence)
         return self._end(sequence, reason, known, message)
 
     def _end_waiting(self, sequence: Sequence, reason: FinishReason, message: str = "") -> Ending:
-        self._queue_of(sequence).remove(sequence)
+        queue = self._suspects.waiting if sequence in self._suspects else self._waiting
+        queue.remove(sequence)
         return self._end(sequence, reason, len(sequence.tokens), message)
 
     def _end(self, sequence: Sequence, reason: FinishReason, known: int, message: str) -> Ending:
@@ -355,11 +428,13 @@ class Scheduler:
             tokens=self._tokens,
             preemptions=self._preemptions,
             cache_hit_tokens=self._cache_hit_tokens,
+            policy_faults=self._order.faults,
+            reliefs=self._order.reliefs,
         )
 
     def check(self) -> None:
         """Asserts every invariant; for tests, the simulation, and production when idle."""
-        self._waiting.check()
+        self._order.check()
         self._suspects.waiting.check()
         assert not any(sequence in self._suspects for sequence in self._waiting)
         assert all(sequence in self._suspects for sequence in self._suspects.waiting)

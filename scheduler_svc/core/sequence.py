@@ -35,20 +35,34 @@ class Sequence:
         "admissions",
         "block_keys",
         "cached_tokens",
+        "group",
         "key",
         "lane",
+        "overtaken",
         "preemptions",
         "request",
         "seq_id",
         "state",
         "tokens",
+        "tokens_told",
+        "view",
     )
 
-    def __init__(self, seq_id: SeqId, request: Request, key: Key) -> None:
-        self.seq_id = seq_id
+    def __init__(
+        self, request: Request, view: RequestView, key: Key, group: str | None = ""
+    ) -> None:
+        self.seq_id = SeqId(view.arrival)
         self.request = request
+        self.view = view
+        """What a policy may know of it."""
         self.key = key
         """Its place in the policy's order; smaller goes first."""
+        self.group = group
+        """Where it waits; None: before everybody, as it was overtaken too often."""
+        self.overtaken = 0
+        """How many that came later were admitted while it was the eldest to wait."""
+        self.tokens_told = 0
+        """Known tokens of which the policy was told."""
         self.state = State.WAITING
         self.lane: Lane | None = None
         """Set exactly while RUNNING."""
@@ -83,7 +97,7 @@ class Sequence:
         )
 
 
-def view_of(seq_id: SeqId, request: Request) -> RequestView:
+def view_of(seq_id: SeqId, request: Request, now_s: float) -> RequestView:
     """What a policy may know of a request."""
     return RequestView(
         arrival=int(seq_id),
@@ -91,4 +105,7 @@ def view_of(seq_id: SeqId, request: Request) -> RequestView:
         tenant=request.tenant,
         prompt_tokens=len(request.prompt),
         max_tokens=request.max_tokens,
+        expected_tokens=request.expected_tokens,
+        submitted_s=now_s,
+        deadline_s=request.deadline_s,
     )

@@ -1,5 +1,6 @@
 """Values that cross the core's border, and what it may raise."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,10 +33,22 @@ class SchedulerConfig:
     """So many losses in a row of the executor, with no token between, end the one request that is
     left as their possible cause; see `suspects`."""
 
+    overtakes_max: int = 1000
+    """Whoever waits longest goes next after so many later ones were admitted before it."""
+    itl_target_ms: float = 0.0
+    """Steps read so much of prompts that those who decode get their next token within this time,
+    as far as the executor's pace lets one tell; 0: as much as the token budget allows."""
+
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= DEPTH_MAX:
             raise ValueError(f"depth must be 0 to {DEPTH_MAX}, is {self.depth}")
-        for name in ("step_tokens_max", "running_max", "waiting_max", "losses_max"):
+        for name in (
+            "step_tokens_max",
+            "running_max",
+            "waiting_max",
+            "losses_max",
+            "overtakes_max",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, is {getattr(self, name)}")
 
@@ -54,6 +67,10 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     priority: int = 0
     tenant: str = ""
+    expected_tokens: int = 0
+    """Output tokens that the client expects; 0: it did not say."""
+    deadline_s: float = math.inf
+    """When the answer is of no use any more, on the clock of `add`."""
 
 
 class Rejection(Exception):
@@ -63,6 +80,10 @@ class Rejection(Exception):
         super().__init__(message)
         self.reason = reason
         self.message = message
+
+
+class PolicyFault(Exception):
+    """A policy gave an answer that cannot be used, or raised."""
 
 
 class ProtocolViolation(Exception):
@@ -117,3 +138,7 @@ class Stats:
     tokens: int
     preemptions: int
     cache_hit_tokens: int
+    policy_faults: int
+    """Policies that gave an unusable answer and were replaced by fcfs."""
+    reliefs: int
+    """Requests that were overtaken too often and went before everybody."""

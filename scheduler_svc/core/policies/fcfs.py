@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from scheduler_svc.core.policies.base import Key, RequestView
+from scheduler_svc.core.policies.base import Key, Policy, RequestView
 
 
-class Fcfs:
+class Fcfs(Policy):
     name: ClassVar[str] = "fcfs"
 
-    def key(self, view: RequestView) -> Key:
-        return (view.arrival,)
+    def key(self, request: RequestView) -> Key:
+        return (request.arrival,)

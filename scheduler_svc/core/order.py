@@ -1,0 +1,197 @@
+"""The policy in force, and what follows from its answers: who waits where, who is next, who yields.
+
+A policy decides among equals before the law; this file is the law. Whoever has waited longest may
+be overtaken so often and not once more; a policy whose answer cannot be used is replaced; what a
+policy is told comes in time for what it is asked.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+
+from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.guard import Guard
+from scheduler_svc.core.policies import GroupView, Key, LoadView, Policy, RunningView
+from scheduler_svc.core.sequence import Sequence, view_of
+from scheduler_svc.core.types import PolicyFault, Rejection, Request
+from scheduler_svc.core.waiting import WaitingGroups, WaitingQueue
+from svc_wire.ids import RejectReason, SeqId
+
+
+class Order:
+    """Owns the waiting sequences and the order of all."""
+
+    def __init__(self, policy: Policy, overtakes_max: int) -> None:
+        self._guard = Guard(policy)
+        self._overtakes_max = overtakes_max
+        self._batch: Batch | None = None
+        self.waiting = WaitingGroups(self._rank)
+        self.faults = 0
+        """Policies that were replaced by fcfs."""
+        self.last_fault = ""
+        self.reliefs = 0
+        """Sequences that were put before everybody, as they had been overtaken too often."""
+
+    @property
+    def policy(self) -> Policy:
+        return self._guard.policy
+
+    def set_batch(self, batch: Batch | None) -> None:
+        """Where sequences run from now on."""
+        self._batch = batch
+
+    # -- the policy --------------------------------------------------------------------------------
+
+    def set_policy(self, policy: Policy, sequences: Iterable[Sequence]) -> None:
+        """Puts `policy` in force; `sequences` are all that have not ended.
+
+        Raises PolicyFault, and changes nothing, if it cannot order them. The caller then sorts what
+        it keeps sorted by key.
+        """
+        guard = Guard(policy)
+        places = [
+            (sequence, guard.key(sequence.view), guard.group(sequence.view))
+            for sequence in sequences
+            if sequence.group is not None
+        ]
+        if guard.fault:
+            raise PolicyFault(guard.fault)
+        self._guard = guard
+        waiting = list(self.waiting)
+        for sequence in waiting:
+            self.waiting.remove(sequence)
+        for sequence, key, group in places:
+            sequence.key, sequence.group = key, group
+            if sequence.tokens_told:  # the new one starts from now
+                sequence.tokens_told = self._known_tokens(sequence)
+        for sequence in sorted(waiting, key=lambda other: other.seq_id):
+            self.enqueue(sequence)
+
+    def take_fault(self) -> bool:
+        """Whether the policy has to be replaced; says so once."""
+        if not self._guard.fault:
+            return False
+        self.faults += 1
+        self.last_fault = self._guard.fault
+        return True
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def welcome(self, seq_id: SeqId, request: Request, load: LoadView) -> Sequence:
+        """A sequence for `request`, in its place. Raises Rejection if the policy refuses it."""
+        view = view_of(seq_id, request, load.now_s)
+        if reason := self._guard.refuse(view, load):
+            raise Rejection(RejectReason.POLICY, reason)
+        return Sequence(request, view, self._guard.key(view), self._guard.group(view))
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """It waits from now on."""
+        group, groups = sequence.group, self.waiting.groups
+        if group is not None and group not in groups:
+            self._tell_served()
+            self._guard.waits(group, groups)
+        self.waiting.add(sequence)
+
+    def admit(self, sequence: Sequence) -> None:
+        """It leaves the queue; the eldest that still waits counts who overtakes it."""
+        self.waiting.remove(sequence)
+        sequence.overtaken = 0
+        eldest = self.waiting.eldest
+        if eldest is None or eldest.seq_id > sequence.seq_id:
+            return
+        eldest.overtaken += 1
+        if eldest.overtaken == self._overtakes_max:
+            self._relieve(eldest)
+
+    def _relieve(self, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
+        sequence.key, sequence.group = (-math.inf, sequence.seq_id), None
+        self.waiting.add(sequence)
+        self.reliefs += 1
+
+    # -- who is next, and who yields ---------------------------------------------------------------
+
+    def next_waiting(self) -> Sequence | None:
+        """Whose turn it is, told what was served."""
+        if self._guard.groups and len(self.waiting):
+            self._tell_served()
+        return self.waiting.head
+
+    def displacer(self) -> Sequence | None:
+        """The first waiting sequence, if it may pre-empt running ones that it outranks."""
+        return self.waiting.head if self._guard.displaces else None
+
+    def victim(self, running: list[Sequence]) -> Sequence:
+        """Who of two or more is pre-empted: the last one, unless the policy picks another.
+
+        Who was put before everybody is not, as long as there is anybody else.
+        """
+        others = [s for s in running if s.group is not None]
+        if not self._guard.picks_victims or len(others) < 2:
+            return running[-1]
+        views = [
+            RunningView(
+                request=sequence.view,
+                known_tokens=self._known_tokens(sequence),
+                preemptions=sequence.preemptions,
+            )
+            for sequence in others
+        ]
+        self._tell_served()
+        return others[self._guard.victim(views)]
+
+    def piece(self, sequence: Sequence, wanted: int, room: int) -> int:
+        """Tokens of a prompt that go into the step: 1 to the smaller of `wanted` and `room`."""
+        return self._guard.piece(sequence.view, wanted, room)
+
+    def _rank(self, name: str, queue: WaitingQueue) -> Key:
+        head = queue.head
+        assert head is not None
+        assert self._batch is not None
+        count_cached = partial(self._batch.count_cached, head)
+        view = GroupView(name=name, waiting=len(queue), head=head.view, count_cached=count_cached)
+        return self._guard.rank(view)
+
+    # -- what was served ---------------------------------------------------------------------------
+
+    def tell_admission(self, sequence: Sequence) -> None:
+        """The policy learns of a first admission: its whole prompt counts as served."""
+        sequence.tokens_told = len(sequence.tokens)
+        if self._guard.counts and sequence.group is not None:
+            self._guard.served(sequence.group, len(sequence.request.prompt), 0)
+
+    def tell_leave(self, sequence: Sequence) -> None:
+        """The policy learns what a sequence got that leaves the batch."""
+        if self._guard.counts:
+            self._tell([sequence])
+
+    def _tell_served(self) -> None:
+        """The policy learns what everybody got since it was last told.
+
+        It is told before it is asked, not after each step: so a step costs nothing.
+        """
+        if self._guard.counts and self._batch:
+            self._tell(self._batch.running)
+
+    def _tell(self, sequences: Iterable[Sequence]) -> None:
+        fresh: Counter[str] = Counter()
+        for sequence in sequences:
+            known = self._known_tokens(sequence)
+            if sequence.group is not None:
+                fresh[sequence.group] += known - sequence.tokens_told
+            sequence.tokens_told = known
+        for group, tokens in fresh.items():
+            if tokens:
+                self._guard.served(group, 0, tokens)
+
+    def _known_tokens(self, sequence: Sequence) -> int:
+        if sequence.lane is None or self._batch is None:
+            return len(sequence.tokens)
+        return int(self._batch.table.known[sequence.lane])
+
+    def check(self) -> None:
+        """Asserts that the queue is in order, and that nobody was overtaken too often."""
+        self.waiting.check()
+        overtaken = max((sequence.overtaken for sequence in self.waiting), default=0)
+        assert overtaken <= self._overtakes_max, "somebody starves"

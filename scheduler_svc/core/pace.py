@@ -1,0 +1,40 @@
+"""How fast the executor is, from the timings in its results: averages that follow its changes.
+
+a step that only decodes takes             step_s
+a step that reads n prompt tokens besides  step_s + n * prompt_token_s
+"""
+
+from svc_wire.frames import StepTiming
+
+_SHARE_OF_NEW = 0.1
+PIECE_MIN = 32
+"""Prompt tokens that a step may always read: prompts get on, whatever the target."""
+
+
+class Pace:
+    """Both numbers are 0 until a step was seen that shows them."""
+
+    def __init__(self) -> None:
+        self.step_s = 0.0
+        self.prompt_token_s = 0.0
+
+    def observe(self, timing: StepTiming, rows: int, tokens: int) -> None:
+        """A step of so many rows and input tokens was computed."""
+        took_s = (timing.compute_end_ns - timing.compute_begin_ns) / 1e9
+        if took_s <= 0:
+            return
+        if tokens == rows:
+            self.step_s = _mixed(self.step_s, took_s)
+        elif self.step_s:
+            extra_s = max(0.0, took_s - self.step_s) / (tokens - rows)
+            self.prompt_token_s = _mixed(self.prompt_token_s, extra_s)
+
+    def piece_tokens(self, target_s: float) -> int:
+        """Prompt tokens that a step may read to take no longer than `target_s`."""
+        if not self.prompt_token_s:
+            return PIECE_MIN
+        return max(PIECE_MIN, int((target_s - self.step_s) / self.prompt_token_s))
+
+
+def _mixed(average: float, value: float) -> float:
+    return value if not average else average + _SHARE_OF_NEW * (value - average)
