@@ -52,7 +52,7 @@ def draw_knobs(rng: random.Random) -> Knobs:
     config = SchedulerConfig(
         depth=rng.choice([0, 1, 1, 1, 2]),
         step_tokens_max=rng.choice([1, 2, 3, 5, 8, 13, 16, 32, 64]),
-        running_max=rng.choice([1, 2, 3, 4, 8]),
+        running_max=rng.choice([1, 2, 3, 8, 8]),
         waiting_max=rng.choice([2, 100, 100, 100]),
         prefix_cache=rng.random() < 0.75,
         losses_max=rng.choice([1, 2, 3 if Fault.POISON in faults else 100]),
@@ -62,14 +62,14 @@ def draw_knobs(rng: random.Random) -> Knobs:
         policy=rng.choice(["fcfs", "fcfs", "priority"]),
         capacity=draw_capacity(rng),
         faults=faults,
-        requests=rng.randint(2, 9),
+        requests=rng.randint(2, 10),
         trouble_ticks=rng.choice([1, 60, 200]),
     )
 
 
 def draw_capacity(rng: random.Random) -> Capacity:
     block_size = rng.choice([1, 2, 3, 4, 4, 5, 8])
-    rows_max = rng.choice([1, 2, 4, 8])
+    rows_max = rng.choice([1, 3, 8, 8])
     return Capacity(
         num_blocks=rng.choice([4, 6, 9, 14, 40]),
         block_size=block_size,

@@ -5,6 +5,7 @@ somebody or idles beside work does neither; these are looked up in its state aro
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from scheduler_svc.core import PlannedStep, Scheduler
 from scheduler_svc.core.batch import Batch
@@ -25,8 +26,8 @@ class Before:
 
 def look(core: Scheduler) -> Before:
     batch, head = core._batch, core._waiting.head
-    first = batch.running[0] if batch and batch.running else None
-    if first and head and head.key < first.key:
+    first = min(batch.running, key=partial(_rank, core), default=None) if batch else None
+    if first and head and _rank(core, head) < _rank(core, first):
         first = None
     idle = batch is not None and not batch.in_flight and bool(core._sequences)
     return Before(first, core._preemptions, idle)
@@ -49,9 +50,16 @@ def check_plan(
     _check_rows(batch, frame.row_lane[: planned.rows].tolist())
     if tokens < batch.step_tokens_max and core._preemptions == before.preemptions:
         _check_nobody_could_use_more(core, batch)
-    head = core._waiting.head
-    if in_order and head and core.policy.name == "fcfs":
-        assert batch.running[-1].key < head.key, "somebody was overtaken"
+    if in_order and core.policy.name == "fcfs" and core._waiting.head:
+        last = max(sequence.seq_id for sequence in batch.running)
+        first = min(sequence.seq_id for sequence in core._waiting)
+        assert last < first, "somebody was overtaken"
+
+
+def _rank(core: Scheduler, sequence: Sequence) -> tuple[int, int]:
+    """Its rank by the words of the policy, not by the key that the core keeps."""
+    urgency = sequence.request.priority if core.policy.name == "priority" else 0
+    return -urgency, sequence.seq_id
 
 
 def _check_first(before: Before) -> None:

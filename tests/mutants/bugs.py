@@ -1,0 +1,276 @@
+"""Bugs to plant, one at a time, in a copy of the core: each must be found.
+
+They are the mistakes that schedulers really have. A test that none of them fails tests little; a
+bug in this list that is not found is a hole in the simulation.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A change of one place in one file of scheduler_svc/core."""
+
+    name: str
+    file: str
+    right: str
+    """Stands exactly once in the file."""
+    wrong: str
+    story: str = ""
+    """The scenario that finds it, where nothing but the letter of a policy is hurt, or where it
+    takes more luck than some hundred worlds have. Empty: the simulation finds it."""
+
+
+BUGS = [
+    Bug(
+        "blocks can be found before their tokens are computed",
+        "batch.py",
+        "full = np.minimum(table.known.take(lanes), table.planned.take(lanes))",
+        "full = table.known.take(lanes)",
+    ),
+    Bug(
+        "the block of a last token that was never computed can be found",
+        "batch.py",
+        "written = min(int(table.known[lane]) - 1, int(table.planned[lane]))",
+        "written = int(table.known[lane])",
+    ),
+    Bug(
+        "a prefix hit may cover all known tokens",
+        "batch.py",
+        "count = (known - 1) // size",
+        "count = known // size",
+    ),
+    Bug(
+        "a hit that does not fit yet keeps its blocks",
+        "batch.py",
+        "cost = -(-known // size) - self.pool.count_held(found)",
+        "cost = -(-known // size) - self.pool.count_held(found)\n        self.pool.hold(found)",
+    ),
+    Bug(
+        "the number of blocks rounds down",
+        "batch.py",
+        "fresh = -(-len(sequence.tokens) // table.block_size) - len(hit)",
+        "fresh = len(sequence.tokens) // table.block_size - len(hit)",
+    ),
+    Bug(
+        "one sequence more than there are rows",
+        "batch.py",
+        "return len(self.running) < self.running_max",
+        "return len(self.running) <= self.running_max",
+    ),
+    Bug(
+        "a row for the last token, which nobody reads",
+        "batch.py",
+        "np.minimum(length, table.length_limit.take(lanes) - 1)",
+        "np.minimum(length, table.length_limit.take(lanes))",
+    ),
+    Bug(
+        "the chain of keys forgets its beginning",
+        "batch.py",
+        "parent = keys[-1] if keys else ROOT",
+        "parent = ROOT",
+    ),
+    Bug(
+        "blocks are not given back at the end",
+        "batch.py",
+        "self.pool.release(self.table.block_table(sequence.lane))",
+        "self.pool.release(self.table.block_table(sequence.lane)[1:])",
+    ),
+    Bug(
+        "the prefix cache survives the executor",
+        "batch.py",
+        "self.pool = BlockPool(capacity.num_blocks)",
+        "pools = self.__class__.__dict__.get('pools') or {}\n"
+        "        type(self).pools = pools\n"
+        "        self.pool = pools.setdefault(capacity, BlockPool(capacity.num_blocks))",
+    ),
+    Bug(
+        "an evicted block can still be found",
+        "blocks.py",
+        "del self._by_key[self._key_of.pop(block)]",
+        "self._key_of.pop(block)",
+    ),
+    Bug(
+        "a block that is held again stays on the list of what can be evicted",
+        "blocks.py",
+        "del self._cached[block]\n",
+        "pass\n",
+    ),
+    Bug(
+        "a shared block goes with its first holder",
+        "blocks.py",
+        "            self._references[block] -= 1\n",
+        "            self._references[block] = 0\n",
+    ),
+    Bug(
+        "the new occupant of a lane inherits tokens in flight",
+        "lanes.py",
+        "self.pending[lane] = 0",
+        "pass",
+    ),
+    Bug(
+        "results of a lane's former occupant are taken for the new one's",
+        "lanes.py",
+        '"""Frees the lane. Results of rows that are still in flight for it become stale."""\n'
+        "        self.tenancy[lane] += 1",
+        '"""Frees the lane."""',
+    ),
+    Bug(
+        "the new occupant of a lane inherits stop ids",
+        "lanes.py",
+        "self.stop_ids[lane] = NO_TOKEN",
+        "pass",
+    ),
+    Bug(
+        "the new occupant of a lane inherits the seed",
+        "lanes.py",
+        "self.seed[lane] = sampling.seed",
+        "pass",
+    ),
+    Bug(
+        "keys of blocks of another size are kept",
+        "scheduler.py",
+        "sequence.block_keys = []  # the block size may have changed",
+        "pass",
+        story="executor_block_size",
+    ),
+    Bug(
+        "resumed output is computed anew",
+        "sequence.py",
+        "self.tokens: Int32s = np.concatenate([request.prompt, request.output])",
+        "self.tokens: Int32s = request.prompt",
+    ),
+    Bug(
+        "a row that failed goes on",
+        "scheduler.py",
+        "failed = flight.lanes[current & (status == _ERROR)]",
+        "failed = flight.lanes[current & (status > _ERROR)]",
+    ),
+    Bug(
+        "what just fits is refused",
+        "fit.py",
+        "if total > capacity.sequence_len_max:",
+        "if total >= capacity.sequence_len_max:",
+    ),
+    Bug(
+        "the queue is one longer than its bound",
+        "scheduler.py",
+        "if waiting >= self.config.waiting_max:",
+        "if waiting > self.config.waiting_max:",
+    ),
+    Bug(
+        "min_tokens counts the prompt",
+        "lanes.py",
+        "self.ban_until[lane] = len(request.prompt) + request.min_tokens",
+        "self.ban_until[lane] = request.min_tokens",
+    ),
+    Bug(
+        "who comes back after a pre-emption is not computed anew",
+        "lanes.py",
+        "self.planned[lane] = cached_tokens",
+        "self.planned[lane] = known - 1 if sequence.preemptions else cached_tokens",
+    ),
+    Bug(
+        "an unfinished prompt samples",
+        "frame_writer.py",
+        "(stop == known + table.pending.take(lanes)) * _SAMPLES",
+        "(stop > 0) * _SAMPLES",
+    ),
+    Bug(
+        "a token that is not known yet is not carried over",
+        "frame_writer.py",
+        "(stop > known) * _CARRY",
+        "(stop > known + 1) * _CARRY",
+    ),
+    Bug(
+        "an ending by length comes one token late",
+        "scheduler.py",
+        "table.known.take(lanes) >= table.length_limit.take(lanes)",
+        "table.known.take(lanes) > table.length_limit.take(lanes)",
+    ),
+    Bug(
+        "stop ids are overlooked",
+        "scheduler.py",
+        "ended = stopped | (",
+        "ended = (stopped & False) | (",
+    ),
+    Bug(
+        "a result of an earlier epoch is taken",
+        "scheduler.py",
+        "if batch is None or result.epoch != batch.epoch:",
+        "if batch is None:",
+    ),
+    Bug(
+        "a result that comes twice is taken twice",
+        "scheduler.py",
+        "        if result.step < next_step:\n            return _NOTHING\n",
+        "",
+    ),
+    Bug(
+        "one step too many is in flight, so that frames are overwritten",
+        "scheduler.py",
+        "len(batch.in_flight) > self.config.depth:",
+        "len(batch.in_flight) > self.config.depth + 3:",
+    ),
+    Bug(
+        "the budget is not spent",
+        "scheduler.py",
+        "budget = batch.step_tokens_max - rows",
+        "budget = (batch.step_tokens_max - rows) // 2",
+    ),
+    Bug(
+        "the budget is overdrawn by those who join",
+        "scheduler.py",
+        "            budget -= length\n",
+        "",
+    ),
+    Bug(
+        "a pre-empted sequence goes to the back",
+        "scheduler.py",
+        "        sequence.preemptions += 1\n",
+        "        sequence.preemptions += 1\n"
+        "        sequence.key = (*sequence.key[:-1], sequence.key[-1] + 100)\n",
+    ),
+    Bug(
+        "memory is taken from the first in rank",
+        "order.py",
+        "            return running[-1]",
+        "            return running[0]",
+    ),
+    Bug(
+        "more urgent requests wait for their turn",
+        "scheduler.py",
+        "            self._yield_to_head(batch)\n",
+        "            pass\n",
+        story="priority",
+    ),
+    Bug(
+        "somebody small passes the first who waits",
+        "scheduler.py",
+        "            if hit is None:\n                break\n",
+        "            if hit is None:\n"
+        "                head = list(queue)[-1]\n"
+        "                hit = batch.hit(head)\n"
+        "            if hit is None:\n"
+        "                break\n",
+    ),
+    Bug(
+        "a loss of the executor loses a request",
+        "scheduler.py",
+        "for sequence in list(batch.running):\n            self._put_back",
+        "for sequence in list(batch.running)[:-1]:\n            self._put_back",
+    ),
+    Bug(
+        "an innocent is blamed for the loss of the executor",
+        "suspects.py",
+        "is_found = len(group) == 1 and ",
+        "is_found = 1 <= len(group) <= 3 and ",
+    ),
+    Bug(
+        "whoever was suspected stays suspected",
+        "scheduler.py",
+        "self._suspects.clear(table.occupant(lane) for lane in lanes.tolist())",
+        "pass",
+        story="bad_request",
+    ),
+]
