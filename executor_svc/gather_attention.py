@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -45,6 +46,7 @@ class _Piece:
     """Where the rows' tokens are among the step's T tokens; G * n of them."""
     rows: int
     blocks: Tensor  # [G * m] block ids; padding is the scrap block
+    unused: Tensor  # [U] where the gathered G * length tokens are beyond their row's end
     positions: Tensor  # [G, n] of the queries
     length: int  # m * block_size
     _biases: dict[tuple[int | None, torch.dtype], Tensor] = field(default_factory=dict)
@@ -89,17 +91,28 @@ class GatherAttention:
 
     def _attend_piece(self, piece: _Piece, query: Tensor, call: LayerCall) -> Tensor:
         """[G * n, Hq, D] -> [G * n, Hq, Dv]."""
-        shape = (piece.rows, piece.length)
-        key = self._cache.keys[call.layer].index_select(0, piece.blocks)
-        value = self._cache.values[call.layer].index_select(0, piece.blocks)
+        key, value = self._gather(piece, call.layer)
         out = masked_attention(
             query.reshape(piece.rows, -1, *query.shape[1:]).transpose(1, 2),
-            key.view(*shape, *key.shape[2:]).transpose(1, 2),
-            value.view(*shape, *value.shape[2:]).transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
             piece.bias(call.window, query.dtype),
             call,
         )
         return out.transpose(1, 2).flatten(0, 1)
+
+    def _gather(self, piece: _Piece, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys [G, length, Hk, D] and values [G, length, Hk, Dv] of a piece.
+
+        Zeros beyond the end of a row: what others left there may not be a number, and a weight of 0
+        would not make it one.
+        """
+        gathered = []
+        for cache in (self._cache.keys[layer], self._cache.values[layer]):
+            blocks = cache.index_select(0, piece.blocks)
+            blocks.flatten(0, 1).index_fill_(0, piece.unused, 0.0)
+            gathered.append(blocks.view(piece.rows, piece.length, *blocks.shape[2:]))
+        return gathered[0], gathered[1]
 
     def _cut(self, step: Rows) -> Iterator[_Piece]:
         """All rows of the step, each in one piece; decode rows first."""
@@ -119,12 +132,19 @@ class GatherAttention:
         entry = np.where(inside, step.block_indptr[rows, None] + column, 0)
         blocks = np.where(inside, step.block_ids[entry], self._cache.num_blocks)
         positions = step.positions[tokens].reshape(len(rows), -1)
+        length = count * self._cache.block_size
+        unused = np.flatnonzero(np.arange(length) > positions[:, -1:])
+
+        def moved(array: npt.NDArray[np.integer]) -> Tensor:
+            return torch.from_numpy(array.astype(np.int64)).to(device)
+
         return _Piece(
-            tokens if isinstance(tokens, slice) else torch.from_numpy(tokens).long().to(device),
+            tokens if isinstance(tokens, slice) else moved(tokens),
             len(rows),
-            torch.from_numpy(blocks.reshape(-1)).to(device),
-            torch.from_numpy(positions.astype(np.int64)).to(device),
-            count * self._cache.block_size,
+            moved(blocks.reshape(-1)),
+            moved(unused),
+            moved(positions),
+            length,
         )
 
 

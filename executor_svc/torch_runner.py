@@ -46,6 +46,7 @@ class TorchRunner:
         self._step = _Step(model, capacity)
         self._jobs: queue.SimpleQueue[_Job | Callable[[], None] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
+        self._closing = False
         self._thread = threading.Thread(target=self._device, name="device", daemon=True)
         self._thread.start()
 
@@ -67,6 +68,7 @@ class TorchRunner:
         return self._take(block=True, timeout_s=timeout_s)
 
     def close(self) -> None:
+        self._closing = True  # steps that have not begun are dropped
         self._jobs.put(None)
         self._thread.join()
 
@@ -82,6 +84,8 @@ class TorchRunner:
     def _device(self) -> None:
         with torch.inference_mode():
             while (job := self._jobs.get()) is not None:
+                if self._closing:
+                    continue
                 if callable(job):
                     job()
                     continue
