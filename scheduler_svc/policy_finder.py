@@ -1,0 +1,61 @@
+"""Finding a policy by its name: those that ship, entry points of other packages, MODULE:NAME.
+
+[project.entry-points."twostroke.policies"]
+mine = "my_package.my_module:MyPolicy"
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+from scheduler_svc.core.policies import BY_NAME, OptionError, Policy
+
+GROUP = "twostroke.policies"
+
+
+class PolicyNotFound(ValueError):
+    """There is no such policy, or it cannot be loaded. The text is for a person."""
+
+
+def installed() -> dict[str, EntryPoint]:
+    """Policies of other packages, by name. Those that ship keep their names."""
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in BY_NAME}
+
+
+def names() -> list[str]:
+    return [*BY_NAME, *sorted(installed())]
+
+
+def make_policy(name: str, options: Mapping[str, str], *, allow_module: bool = True) -> Policy:
+    """The policy `name`, or MODULE:NAME where that is allowed.
+
+    Raises PolicyNotFound, and OptionError for what its options refuse.
+    """
+    kind = BY_NAME.get(name) or _load(name, allow_module)
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        raise PolicyNotFound(f"{name!r} is no subclass of {Policy.__module__}.Policy")
+    return kind(options)
+
+
+def _load(name: str, allow_module: bool) -> object:
+    module, colon, attribute = name.partition(":")
+    try:
+        if colon and allow_module:
+            return getattr(importlib.import_module(module), attribute)
+        if point := installed().get(name):
+            loaded: object = point.load()
+            return loaded
+    except (ImportError, AttributeError) as error:
+        raise PolicyNotFound(f"policy {name!r} cannot be loaded: {error}") from error
+    raise PolicyNotFound(f"there is no policy {name!r}; there are: {', '.join(names())}")
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE` texts by name. Raises OptionError."""
+    options = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise OptionError(f"write an option as NAME=VALUE, not {text!r}")
+        options[name] = value
+    return options

@@ -1,0 +1,203 @@
+"""One policy, one workload: the real core drives a modelled executor on a clock that jumps.
+
+The core plans real frames and commits results, at the depth that it is configured for. Tokens mean
+nothing here, so the result of a step says only that every row that samples got one. Requests end by
+length: what a trace says was generated is what a request asks for.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduler_svc.core import PlannedStep, Policy, Rejection, Request, Scheduler, SchedulerConfig
+from scheduler_svc.core.types import Ending, StepOutput
+from scheduler_svc.simulate.cost import CostModel
+from scheduler_svc.simulate.workload import Arrival
+from svc_wire.capacity import Capacity
+from svc_wire.frames import PlanFrame, StepResult, StepTiming
+from svc_wire.ids import FinishReason, SeqId
+from svc_wire.layout import plan_dtype
+from svc_wire.ring import FRAMES
+
+NAMES = 1 << 20
+"""Token ids below it stand for named parts of prompts, those above for requests."""
+EPOCH = 1
+
+
+@dataclass(slots=True)
+class Life:
+    """What became of one request; times in seconds, NaN where it did not get so far."""
+
+    arrival: Arrival
+    deadline_s: float = math.inf
+    refused: bool = False
+    first_token_s: float = math.nan
+    end_s: float = math.nan
+    output_tokens: int = 0
+    preemptions: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.output_tokens == self.arrival.output_tokens
+
+    @property
+    def is_missed(self) -> bool:
+        """It has a deadline, and its answer was not whole in time."""
+        return math.isfinite(self.deadline_s) and not (
+            self.is_whole and self.end_s <= self.deadline_s
+        )
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a policy made of a workload."""
+
+    policy: str
+    lives: list[Life]
+    gaps_s: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    """Time from a token to the next one of its request, of all requests."""
+    end_s: float = 0.0
+    steps: int = 0
+    preemptions: int = 0
+    reliefs: int = 0
+    policy_fault: str = ""
+
+
+class Machine:
+    """Runs one workload to its end; `run` may be called once."""
+
+    def __init__(self, policy: Policy, cost: CostModel, config: SchedulerConfig) -> None:
+        self._cost = cost
+        self._core = Scheduler(config, policy)
+        self._name = policy.name
+        capacity = Capacity(
+            num_blocks=cost.num_blocks,
+            block_size=cost.block_size,
+            rows_max=config.running_max,
+            tokens_max=max(config.step_tokens_max, config.running_max),
+            lanes=config.running_max,
+            model_len_max=cost.model_len_max,
+            vocab_size=2 * NAMES,
+        )
+        self._core.attach(capacity, EPOCH)
+        self._frames = [
+            PlanFrame(bytearray(plan_dtype(capacity).itemsize), capacity, writable=True)
+            for _ in range(FRAMES)
+        ]
+        self._now_s = 0.0
+        self._free_at_s = 0.0
+        self._in_flight: deque[tuple[float, StepResult]] = deque()
+        """When each step will be done, and with what."""
+        self._lives: dict[SeqId, Life] = {}
+        self._deadlines: list[tuple[float, SeqId]] = []
+        self._last_token_s = np.empty(0)
+        self._gaps_s: list[npt.NDArray[np.float64]] = []
+
+    def run(self, arrivals: Sequence[Arrival], deadline_s: float = math.inf) -> Outcome:
+        """All requests to their ends; each gives up `deadline_s` after it came."""
+        lives = [Life(arrival, arrival.at_s + deadline_s) for arrival in arrivals]
+        self._last_token_s = np.zeros(len(lives) + 1)
+        waiting = deque(lives)
+        while waiting or self._lives:
+            self._plan()
+            self._now_s = min(
+                waiting[0].arrival.at_s if waiting else math.inf,
+                self._in_flight[0][0] if self._in_flight else math.inf,
+                self._deadlines[0][0] if self._deadlines else math.inf,
+            )
+            assert math.isfinite(self._now_s), "nothing to do, but requests are left"
+            while self._in_flight and self._in_flight[0][0] <= self._now_s:
+                self._deliver(self._core.commit(self._in_flight.popleft()[1]))
+                self._plan()
+            while waiting and waiting[0].arrival.at_s <= self._now_s:
+                self._add(len(lives) - len(waiting), waiting.popleft())
+            while self._deadlines and self._deadlines[0][0] <= self._now_s:
+                self._give_up(heappop(self._deadlines)[1])
+        return self._outcome(lives)
+
+    def _add(self, number: int, life: Life) -> None:
+        arrival = life.arrival
+        request = Request(
+            prompt=prompt_of(arrival, number),
+            max_tokens=arrival.output_tokens,
+            tenant=arrival.tenant,
+            deadline_s=life.deadline_s,
+        )
+        try:
+            seq_id = self._core.add(request, self._now_s)
+        except Rejection:
+            life.refused = True
+            return
+        self._lives[seq_id] = life
+        if math.isfinite(life.deadline_s):
+            heappush(self._deadlines, (life.deadline_s, seq_id))
+
+    def _give_up(self, seq_id: SeqId) -> None:
+        if ending := self._core.abort(seq_id, FinishReason.DEADLINE):
+            self._end(ending)
+
+    def _plan(self) -> None:
+        """Plans what the depth allows; the executor computes one step after the other."""
+        while planned := self._core.plan(self._frames[self._core.next_step % FRAMES]):
+            begin_s = max(self._free_at_s, self._now_s)
+            self._free_at_s = begin_s + self._step_s(planned)
+            self._in_flight.append((self._free_at_s, self._result(planned, begin_s)))
+
+    def _step_s(self, planned: PlannedStep) -> float:
+        frame, rows = self._frames[planned.step % FRAMES], planned.rows
+        tokens = int(frame.query_indptr[rows])
+        return self._cost.step_s(rows, tokens - rows, int(frame.row_stop[:rows].sum()))
+
+    def _result(self, planned: PlannedStep, begin_s: float) -> StepResult:
+        timing = StepTiming(
+            compute_begin_ns=round(begin_s * 1e9), compute_end_ns=round(self._free_at_s * 1e9)
+        )
+        rows = planned.rows
+        return StepResult(
+            EPOCH, planned.step, np.zeros(rows, np.uint8), np.zeros(rows, np.int32), timing
+        )
+
+    def _deliver(self, output: StepOutput) -> None:
+        first = output.indices == 0
+        for seq_id in output.seq_ids[first].tolist():
+            self._lives[seq_id].first_token_s = self._now_s
+        later = output.seq_ids[~first]
+        self._gaps_s.append(self._now_s - self._last_token_s[later])
+        self._last_token_s[output.seq_ids] = self._now_s
+        for ending in output.endings:
+            self._end(ending)
+
+    def _end(self, ending: Ending) -> None:
+        life = self._lives.pop(ending.seq_id)
+        life.end_s = self._now_s
+        life.output_tokens = ending.output_tokens
+        life.preemptions = ending.preemptions
+        life.cached_tokens = ending.cached_tokens
+
+    def _outcome(self, lives: list[Life]) -> Outcome:
+        stats = self._core.stats()
+        return Outcome(
+            policy=self._name,
+            lives=lives,
+            gaps_s=np.concatenate(self._gaps_s) if self._gaps_s else np.empty(0),
+            end_s=self._now_s,
+            steps=stats.steps,
+            preemptions=stats.preemptions,
+            reliefs=stats.reliefs,
+            policy_fault=self._core.policy_fault,
+        )
+
+
+def prompt_of(arrival: Arrival, number: int) -> npt.NDArray[np.int32]:
+    """Token ids that are equal where the names of the prefix are, and else nobody's but its own."""
+    prompt = np.full(arrival.prompt_tokens, NAMES + number % NAMES, np.int32)
+    run = arrival.prefix_run
+    for index, name in enumerate(arrival.prefix):
+        prompt[index * run : (index + 1) * run] = name % NAMES
+    return prompt
