@@ -141,6 +141,11 @@ def queue_full(message: str) -> Failure:
     return Failure(Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", message, retry_s=RETRY_S)
 
 
+def refused_by_policy(why: str) -> Failure:
+    message = f"the scheduling policy refuses the request: {why}"
+    return Failure(Code.RESOURCE_EXHAUSTED, "REFUSED_BY_POLICY", message, retry_s=RETRY_S)
+
+
 def scheduler_lost(why: str) -> Failure:
     message = f"the scheduler was lost: {why}"
     return Failure(Code.UNAVAILABLE, "SCHEDULER_LOST", message, retry_s=RETRY_S)
@@ -175,6 +180,8 @@ def from_rejected(rejected: Rejected) -> Failure:
             return draining(rejected.message)
         case RejectReason.INVALID:
             return Failure(Code.INVALID_ARGUMENT, "INVALID_FIELD", rejected.message)
+        case RejectReason.POLICY:
+            return refused_by_policy(rejected.message)
 
 
 def from_finished(finished: Finished) -> Failure:

@@ -11,6 +11,8 @@ import time
 from concurrent.futures import Executor
 from urllib.parse import quote
 
+import structlog
+
 from frontend_svc import errors
 from frontend_svc.backend import Backend
 from frontend_svc.boundary import Context
@@ -25,6 +27,8 @@ from twostroke.v1 import generation_pb2 as pb
 from twostroke.v1.generation_pb2_grpc import GenerationServiceServicer
 
 REQUEST_ID_HEADER = "x-request-id"
+log = structlog.get_logger(service="frontend")
+
 _HEADER_SAFE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
@@ -53,6 +57,8 @@ class GenerationService(GenerationServiceServicer):
                 self._streams -= 1
         except Failure as failure:
             failure.metadata = {"request_id": request_id}
+            tell = log.warning if failure.code is errors.Code.INTERNAL else log.debug
+            tell("request failed", request_id=request_id, reason=failure.reason, why=str(failure))
             raise
 
     def _refusal(self) -> Failure | None:

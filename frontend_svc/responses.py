@@ -22,9 +22,10 @@ class Times:
 
 
 def response(piece: Piece) -> pb.GenerateResponse:
-    return pb.GenerateResponse(
-        first_index=piece.first_index, text=piece.text, token_ids=piece.token_ids
-    )
+    message = pb.GenerateResponse(first_index=piece.first_index, text=piece.text)
+    # For a list, extending takes half the time of the constructor; this is done for every token.
+    message.token_ids.extend(piece.token_ids)
+    return message
 
 
 def finish(

@@ -200,9 +200,10 @@ class SchedulerLink:
             case Rejected():
                 self._events.rejected(message)
             case Status():
-                if not self.is_up:
+                if self.is_up:
+                    self._events.status(message)
+                else:  # its answer to an Attach while it does not know the model
                     self._tell("waiting for the scheduler to be ready", reason=message.reason)
-                self._events.status(message)
             case Attached():
                 await self._attach(message)
             case Unknown():

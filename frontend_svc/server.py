@@ -138,6 +138,7 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
         # Clients may ping as often as this without being taken for attackers.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ]

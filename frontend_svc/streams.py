@@ -12,6 +12,7 @@ import asyncio
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 
@@ -39,8 +40,7 @@ class Ending:
     """The scheduler's account; None if it did not come in time after a stop string."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """What goes into one message."""
 
     first_index: int
@@ -75,6 +75,7 @@ class LiveRequest:
         self._buffer_tokens = buffer_tokens
         self._taken = 0  # tokens that were in pieces
         self._unsent_text = ""
+        self._takes_tokens = True  # until a stop string, an end or a failure
         self._matched: str | None = None
         self._ending: Ending | None = None
         self._failure: Failure | None = None
@@ -97,17 +98,17 @@ class LiveRequest:
         self._send_abort = send_abort
 
     def commit(self, index: int, token_id: int) -> None:
-        if self.is_over or self._matched is not None:
+        if not self._takes_tokens:
             return  # late: the scheduler has not yet seen our abort
-        if index != len(self.committed):
-            self._break(f"token {index} came after {len(self.committed)} tokens")
+        if index != len(self.committed) or token_id < 0:
+            self._break(f"token {index}, {token_id}, came after {len(self.committed)} tokens")
             return
         self.committed.append(token_id)
         if self._text is not None:
             self._add_text(self._text.push(token_id))
             if self._matched is not None:
                 self._wait_for_account()
-        if self._has_output:
+        if self._unsent_text or self._wants_token_ids:
             self._wake.set()
             if len(self.committed) - self._taken > self._buffer_tokens:
                 self._overflow()
@@ -133,6 +134,7 @@ class LiveRequest:
             self._end(None)  # the answer is complete
         if not self.is_over:
             self._failure = failure
+            self._takes_tokens = False
             self._wake.set()
 
     def lost(self, failure: Failure) -> None:
@@ -147,10 +149,10 @@ class LiveRequest:
 
         After the piece with the ending there is none.
         """
-        while not (self._has_output or self.is_over):
+        while not (has_output := self._has_output) and not self.is_over:
             self._wake.clear()
             await self._wake.wait()
-        if self._failure is not None and not self._has_output:
+        if self._failure is not None and not has_output:
             raise self._failure
         first, self._taken = self._taken, len(self.committed)
         text, self._unsent_text = self._unsent_text, ""
@@ -186,10 +188,12 @@ class LiveRequest:
     def _end(self, finished: Finished | None) -> None:
         if not self.is_over:
             self._ending = Ending(self._matched, finished)
+            self._takes_tokens = False
             self._wake.set()
 
     def _wait_for_account(self) -> None:
         """The text is complete and on its way; only the end waits, and not for long."""
+        self._takes_tokens = False
         self.abort(FinishReason.STOP_STRING)
         asyncio.get_running_loop().call_later(ACCOUNT_WAIT_S, self._end, None)
 

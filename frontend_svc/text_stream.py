@@ -11,7 +11,7 @@ from frontend_svc.stop_strings import StopScanner, StopStrings
 class TextStream:
     """Token by token, the text that may be sent. After a match it must not be fed again."""
 
-    __slots__ = ("_detokenizer", "_include_match", "_scanner")
+    __slots__ = ("_detokenizer", "_include_match", "_scanner", "matched")
 
     def __init__(
         self, detokenizer: Detokenizer, stops: StopStrings | None, *, include_match: bool
@@ -19,26 +19,24 @@ class TextStream:
         self._detokenizer = detokenizer
         self._scanner = StopScanner(stops) if stops is not None else None
         self._include_match = include_match
-
-    @property
-    def matched(self) -> str | None:
+        self.matched: str | None = None
         """The stop string that ended the text, if one did."""
-        return self._scanner.matched if self._scanner is not None else None
 
     def push(self, token_id: int) -> str:
-        return self._scan(self._detokenizer.push(token_id))
+        text = self._detokenizer.push(token_id)
+        return text if self._scanner is None else self._scan(self._scanner, text)
 
     def finish(self) -> str:
         """The rest, when no more tokens come; it too can complete a match."""
-        text = self._scan(self._detokenizer.finish())
-        if self._scanner is None or self._scanner.matched is not None:
-            return text
-        return text + self._scanner.finish()
-
-    def _scan(self, text: str) -> str:
+        text = self._detokenizer.finish()
         if self._scanner is None:
             return text
-        sendable = self._scanner.push(text)
-        if self._include_match and self._scanner.matched is not None:
-            return sendable + self._scanner.matched
+        text = self._scan(self._scanner, text)
+        return text if self.matched is not None else text + self._scanner.finish()
+
+    def _scan(self, scanner: StopScanner, text: str) -> str:
+        sendable = scanner.push(text)
+        self.matched = scanner.matched
+        if self._include_match and self.matched is not None:
+            return sendable + self.matched
         return sendable

@@ -156,6 +156,26 @@ class FakeScheduler:
         first = self.live[key]
         await self.outputs(key, range(first, first + len(tokens)), tokens, reason)
 
+    async def step(self, token_id: int, *, last: bool = False) -> None:
+        """One token for every live request, in one message, as a decode step brings it."""
+        keys = [*self.live]
+        index = self.live[keys[0]]
+        assert set(self.live.values()) == {index}, "for requests that are equally long"
+        self.live = {} if last else dict.fromkeys(keys, index + 1)
+        ends = (
+            tuple(finished(key, FinishReason.LENGTH, output_tokens=index + 1) for key in keys)
+            if last
+            else ()
+        )
+        count = len(keys)
+        outputs = Outputs(
+            np.array(keys, "<u8").tobytes(),
+            np.full(count, index, "<i4").tobytes(),
+            np.full(count, token_id, "<i4").tobytes(),
+            ends,
+        )
+        await self._send(self._owner[keys[0]], outputs)
+
     async def outputs(
         self,
         key: int,

@@ -73,6 +73,7 @@ def test_our_own_faults_say_nothing_but_where_to_look() -> None:
         (RejectReason.NO_EXECUTOR, grpc.StatusCode.UNAVAILABLE, "NOT_READY"),
         (RejectReason.DRAINING, grpc.StatusCode.UNAVAILABLE, "DRAINING"),
         (RejectReason.INVALID, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"),
+        (RejectReason.POLICY, grpc.StatusCode.RESOURCE_EXHAUSTED, "REFUSED_BY_POLICY"),
     ],
 )
 def test_every_rejection_has_its_status(

@@ -164,6 +164,13 @@ async def test_a_gap_or_a_repetition_ends_this_stream_alone(index: int) -> None:
 
 
 @in_loop
+async def test_a_placeholder_is_no_token() -> None:
+    live, _ = live_request()
+    live.commit(0, -1)
+    assert (await failure_of(live)).code is grpc.StatusCode.INTERNAL
+
+
+@in_loop
 async def test_tokens_that_never_came_are_missed_at_the_end() -> None:
     live, _ = live_request()
     live.finish(finished(KEY, FinishReason.LENGTH, output_tokens=1))
