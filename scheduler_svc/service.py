@@ -227,7 +227,7 @@ class Service:
 
     def _submit(self, frontend: Frontend, submit: Submit) -> None:
         try:
-            if self._stopping_at is not None:
+            if self._stopping_at is not None and not submit.was_accepted:
                 raise Rejection(RejectReason.DRAINING, "the scheduler is shutting down")
             if submit.key in frontend.sequences:
                 raise Rejection(RejectReason.INVALID, f"the key {submit.key} is in use")
@@ -235,6 +235,7 @@ class Service:
                 Request(
                     prompt=np.frombuffer(submit.prompt, "<i4").astype(np.int32),
                     output=np.frombuffer(submit.output, "<i4").astype(np.int32),
+                    was_accepted=submit.was_accepted,
                     max_tokens=submit.max_tokens,
                     min_tokens=submit.min_tokens,
                     stop_ids=submit.stop_ids,

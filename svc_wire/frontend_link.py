@@ -14,8 +14,8 @@
 A front end names a request by a key of its own: an unsigned 64-bit number that it never reuses.
 Every submitted key ends exactly once: with a Rejected, or with a Finished. An Abort of a key that
 has ended is ignored. A scheduler that does not know a front end (it was restarted) answers anything
-but Attach with Unknown; the front end attaches again and treats its live requests as lost or
-resubmits them.
+but Attach with Unknown; the front end attaches again and submits its live requests once more, with
+the output that they have: it keeps them, so that a scheduler may vanish at any moment.
 """
 
 from typing import Annotated
@@ -68,6 +68,8 @@ class Submit(Message, frozen=True):
     output: bytes = b""
     """Token ids that a scheduler which is gone delivered before. The output goes on from there, and
     so do its indices."""
+    was_accepted: bool = False
+    """A scheduler that is gone had accepted it: this one must not turn it away for lack of room."""
 
     def __post_init__(self) -> None:
         for ids in (self.prompt, self.output):

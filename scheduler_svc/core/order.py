@@ -81,7 +81,7 @@ class Order:
     def welcome(self, seq_id: SeqId, request: Request, load: LoadView) -> Sequence:
         """A sequence for `request`, in its place. Raises Rejection if the policy refuses it."""
         view = view_of(seq_id, request, load.now_s)
-        if reason := self._guard.refuse(view, load):
+        if not request.was_accepted and (reason := self._guard.refuse(view, load)):
             raise Rejection(RejectReason.POLICY, reason)
         return Sequence(request, view, self._guard.key(view), self._guard.group(view))
 

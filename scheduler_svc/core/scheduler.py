@@ -151,7 +151,7 @@ class Scheduler:
         if found := misfit(request, self._capacity):
             raise Rejection(*found)
         waiting = len(self._waiting) + len(self._suspects.waiting)
-        if waiting >= self.config.waiting_max:
+        if waiting >= self.config.waiting_max and not request.was_accepted:
             raise Rejection(RejectReason.QUEUE_FULL, f"{waiting} requests are waiting")
         seq_id = SeqId(self._next_seq_id)
         sequence = self._order.welcome(seq_id, request, self._load(now_s))
@@ -274,7 +274,8 @@ class Scheduler:
             self._cache_hit_tokens += cached
             head.admissions += 1
             if head.admissions == 1:
-                head.cached_tokens = cached
+                # Of a resumed sequence some of the output may be cached too.
+                head.cached_tokens = min(cached, len(head.request.prompt))
                 self._order.tell_admission(head)
             length = self._order.piece(head, len(head.tokens) - cached, budget)
             budget -= length

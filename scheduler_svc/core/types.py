@@ -62,6 +62,8 @@ class Request:
     output: Int32s = field(default_factory=lambda: np.empty(0, np.int32))
     """Tokens that were committed before, by a scheduler that is gone: the output goes on from
     there. Fewer than max_tokens."""
+    was_accepted: bool = False
+    """By a scheduler that is gone; neither a full queue nor the policy turns it away now."""
     min_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)

@@ -27,7 +27,7 @@ class Entry:
 
     def resumed(self) -> Request:
         """The request once more, from where its output is."""
-        return replace(self.request, output=np.array(self.tokens, np.int32))
+        return replace(self.request, output=np.array(self.tokens, np.int32), was_accepted=True)
 
 
 class Ledger:

@@ -53,6 +53,7 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
             Submit(
                 2**64 - 1, b"\1\0\0\0", 16, 2, (2, 3), Sampling(0.5, 40, 0.9, 0.1, -1), 9, "tenant"
             ),
+            Submit(7, b"\1\0\0\0", 16, output=b"\5\0\0\0", was_accepted=True),
             Abort(7, FinishReason.DEADLINE),
             Ping(),
             Detach(),
