@@ -1,10 +1,12 @@
 """The executor of a simulated world: real frames, read when they are executed, and a HashRunner."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from executor_svc.hash_runner import HashRunner
 from svc_wire.capacity import Capacity
-from svc_wire.frames import PlanFrame, ResultFrame, StepResult
+from svc_wire.frames import PlanFrame, ResultFrame, StepResult, StepTiming
 from svc_wire.ids import NO_TOKEN, RowStatus
 from svc_wire.ring import FRAMES
 from tests.support.plans import plan_buffer, result_buffer
@@ -41,7 +43,7 @@ class SimExecutor:
         self.epoch, self.completed, self.free_at = epoch, 0, now
         self.runner.begin(epoch)
 
-    def execute(self, step: int, broken_row: int | None = None) -> StepResult:
+    def execute(self, step: int, *, took_ms: int = 0, broken_row: int | None = None) -> StepResult:
         """Reads the plan from its frame, computes it and writes its result.
 
         `broken_row`, mod the rows, comes out as RowStatus.ERROR. Raises FrameError, RunnerError.
@@ -50,6 +52,8 @@ class SimExecutor:
         self.runner.submit(plan, received_ns=0)
         result = self.runner.poll()
         assert result is not None
+        timing = StepTiming(compute_end_ns=took_ms * 1_000_000)
+        result = replace(result, timing=timing)
         self.masked_rows += int(np.count_nonzero(result.row_status == RowStatus.MASKED))
         if broken_row is not None:
             row = broken_row % plan.rows

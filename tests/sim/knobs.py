@@ -21,6 +21,8 @@ class Fault(Enum):
     GHOST = "a result of an earlier epoch or step arrives again"
     POISON = "the executor fails whenever it computes one certain request"
     RESTART = "the scheduler is restarted; front ends submit again, with the output so far"
+    SWAP = "another policy is put in force"
+    CRAZY = "the policy is one that answers nonsense sooner or later"
     STALL = "the executor stops answering, until it is given up"
     TORN_PLAN = "a plan's frame is damaged; the executor drops the epoch"
     TORN_RESULT = "a result's frame is damaged; the scheduler gives the executor up"
@@ -39,7 +41,6 @@ class Knobs:
     """The sizes of one world."""
 
     config: SchedulerConfig
-    policy: str
     capacity: Capacity
     faults: frozenset[Fault]
     requests: int
@@ -55,11 +56,12 @@ def draw_knobs(rng: random.Random) -> Knobs:
         running_max=rng.choice([1, 2, 3, 8, 8]),
         waiting_max=rng.choice([2, 100, 100, 100]),
         prefix_cache=rng.random() < 0.75,
+        overtakes_max=rng.choice([1, 3, 1000]),
+        itl_target_ms=rng.choice([0.0, 0.0, 40.0]),
         losses_max=rng.choice([1, 2, 3 if Fault.POISON in faults else 100]),
     )
     return Knobs(
         config=config,
-        policy=rng.choice(["fcfs", "fcfs", "priority"]),
         capacity=draw_capacity(rng),
         faults=faults,
         requests=rng.randint(2, 10),

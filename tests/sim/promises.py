@@ -9,6 +9,7 @@ from functools import partial
 
 from scheduler_svc.core import PlannedStep, Scheduler
 from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.policies import Priority
 from scheduler_svc.core.sequence import Sequence
 from svc_wire.frames import PlanFrame
 
@@ -24,11 +25,13 @@ class Before:
     """No step is in flight, and there is something to compute and somebody to do it."""
 
 
-def look(core: Scheduler) -> Before:
-    batch, head = core._batch, core._waiting.head
-    first = min(batch.running, key=partial(_rank, core), default=None) if batch else None
-    if first and head and _rank(core, head) < _rank(core, first):
-        first = None
+def look(core: Scheduler, *, in_order: bool) -> Before:
+    """`in_order`: nothing has happened after which other rules go before the policy's."""
+    batch, first = core._batch, None
+    if batch and batch.running and in_order and _is_ranked(core):
+        first, head = min(batch.running, key=partial(_rank, core)), core._waiting.head
+        if head and _rank(core, head) < _rank(core, first):
+            first = None
     idle = batch is not None and not batch.in_flight and bool(core._sequences)
     return Before(first, core._preemptions, idle)
 
@@ -42,18 +45,26 @@ def check_nothing(before: Before) -> None:
 def check_plan(
     core: Scheduler, before: Before, planned: PlannedStep, frame: PlanFrame, *, in_order: bool
 ) -> None:
-    """`plan` has filled `frame`. `in_order`: no loss has put suspects before others."""
+    """`plan` has filled `frame`. `in_order` as in `look`."""
     batch, tokens = core._batch, int(frame.query_indptr[planned.rows])
     assert batch is not None
     _check_first(before)
     assert tokens <= batch.step_tokens_max, "over the budget"
     _check_rows(batch, frame.row_lane[: planned.rows].tolist())
-    if tokens < batch.step_tokens_max and core._preemptions == before.preemptions:
+    cuts = core.config.itl_target_ms or core.policy.name == "crazy" or core.stats().policy_faults
+    if tokens < batch.step_tokens_max and core._preemptions == before.preemptions and not cuts:
         _check_nobody_could_use_more(core, batch)
     if in_order and core.policy.name == "fcfs" and core._waiting.head:
         last = max(sequence.seq_id for sequence in batch.running)
         first = min(sequence.seq_id for sequence in core._waiting)
         assert last < first, "somebody was overtaken"
+
+
+def _is_ranked(core: Scheduler) -> bool:
+    """The policy is one whose order is known here."""
+    return core.policy.name == "fcfs" or (
+        isinstance(core.policy, Priority) and not core.policy._ageing_s
+    )
 
 
 def _rank(core: Scheduler, sequence: Sequence) -> tuple[int, int]:

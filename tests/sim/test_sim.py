@@ -54,6 +54,8 @@ def test_every_kind_of_trouble_really_happens() -> None:
         "poisoned",
         "restart of",
         "stalled",
+        "policy crazy",
+        "policy fair",
         "TornFrame",
         "torn result",
         "ERROR",
@@ -63,4 +65,4 @@ def test_every_kind_of_trouble_really_happens() -> None:
         "reject QUEUE_FULL",
     ):
         assert sign in text, sign
-    assert len(Fault) == 12
+    assert len(Fault) == 14

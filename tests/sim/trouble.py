@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from scheduler_svc.core.policies import Policy
+from scheduler_svc.core.types import PolicyFault
 from svc_wire.ids import FinishReason
+from tests.sim import policies
 from tests.sim.executor import SimExecutor
 from tests.sim.knobs import Fault, draw_capacity
+from tests.sim.policies import Crazy
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -82,9 +86,31 @@ def restart(world: World) -> None:
     world.core = world.new_core()
     world.attach(world.executor)
     for entry in entries:
-        seq_id = world.core.add(entry.resumed())  # even if more come back than may wait
+        seq_id = world.core.add(
+            entry.resumed(), now_s=world.now
+        )  # even if more come back than may wait
         world.say(f"resume seq {seq_id} at {len(entry.tokens)}")
         world.ledger.accept(seq_id, entry)
+
+
+def draw_policy(world: World) -> Policy:
+    if Fault.CRAZY in world.knobs.faults:
+        return Crazy(world.rng, world.rng.choice([0.0, 0.01, 0.1]))
+    return policies.draw_policy(world.rng)
+
+
+def swap(world: World) -> None:
+    """An operator puts another policy in force, while everything runs."""
+    policy = draw_policy(world)
+    world.swaps += 1
+    try:
+        world.core.set_policy(policy)
+    except PolicyFault:
+        assert isinstance(policy, Crazy)
+        assert policy.is_wrong, "a sound policy was refused"
+    else:
+        world.policy = policy
+        world.say(f"policy {policy.name}")
 
 
 KINDS = {
@@ -93,5 +119,6 @@ KINDS = {
     Fault.GHOST: (deliver_ghost, 9),
     Fault.POISON: (poison, 1),
     Fault.RESTART: (restart, 2),
+    Fault.SWAP: (swap, 3),
 }
 """What happens, and how often at most."""

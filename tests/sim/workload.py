@@ -4,8 +4,10 @@ A workload without repeats finds no bug of the prefix cache, one without aligned
 borders, and stop ids that are never sampled test nothing.
 """
 
+import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -81,6 +83,9 @@ def _draw_request(rng: random.Random, capacity: Capacity, prompt: list[int]) -> 
         max_tokens=max_tokens,
         sampling=sampling,
         priority=rng.choice([0, 0, 0, 1, 5]),
+        tenant=rng.choice(["a", "b", "c"]),
+        expected_tokens=rng.choice([0, 1, 10]),
+        deadline_s=rng.choice([math.inf, 100.0, 300.0]),
     )
     if rng.random() < 0.5:
         return request
@@ -88,11 +93,4 @@ def _draw_request(rng: random.Random, capacity: Capacity, prompt: list[int]) -> 
     output = expected(request, capacity)
     stop_ids = {rng.choice(output) for _ in range(rng.randint(1, 2))}
     stop_ids.add(rng.randrange(capacity.vocab_size))
-    return Request(
-        prompt=request.prompt,
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        stop_ids=tuple(sorted(stop_ids)),
-        sampling=sampling,
-        priority=request.priority,
-    )
+    return replace(request, min_tokens=min_tokens, stop_ids=tuple(sorted(stop_ids)))

@@ -10,7 +10,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
-from scheduler_svc.core import PlannedStep, Rejection, Request, Scheduler, StepOutput, policies
+from scheduler_svc.core import PlannedStep, Rejection, Request, Scheduler, StepOutput
 from svc_wire.errors import FrameError
 from svc_wire.frames import Int32s, PlanFrame, StepResult
 from svc_wire.ids import RejectReason
@@ -34,13 +34,14 @@ class World:
     def __init__(self, seed: int | str, *, log: Callable[[str], object] | None = None) -> None:
         self.rng = random.Random(seed)
         self.knobs: Knobs = draw_knobs(self.rng)
+        self.policy = trouble.draw_policy(self)
         self.core = self.new_core()
         self.ledger = Ledger()
         self.capacity = self.knobs.capacity
         self.executor = SimExecutor(self.capacity)
         self.now = 0
         self.steps = 0
-        self.losses = 0
+        self.losses = self.swaps = 0
         self.poison: Entry | None = None
         """The request at which the executor breaks."""
         self.published: list[PlannedStep] = []
@@ -65,7 +66,7 @@ class World:
         self._check_end()
 
     def new_core(self) -> Scheduler:
-        return Scheduler(self.knobs.config, policies.BY_NAME[self.knobs.policy]())
+        return Scheduler(self.knobs.config, self.policy)
 
     # -- time and chance ---------------------------------------------------------------------------
 
@@ -90,7 +91,7 @@ class World:
         fits = len(request.prompt) + request.max_tokens <= self.capacity.sequence_len_max
         seq_id, reason = None, None
         try:
-            seq_id = self.core.add(request)
+            seq_id = self.core.add(request, now_s=self.now)
         except Rejection as rejection:
             reason = rejection.reason
         if seq_id:
@@ -98,10 +99,14 @@ class World:
             assert not is_full, "accepted beyond the bound"
             self.ledger.accept(seq_id, Entry.of(request, self.capacity))
             self.say(f"add seq {seq_id}: {_describe_request(request)}")
+            return
+        assert reason
+        self.say(f"reject {reason.name}: {_describe_request(request)}")
+        if reason is RejectReason.POLICY:
+            assert self.policy.name in ("crazy", "deadline"), "refused by a policy that never does"
         else:
             assert reason is (RejectReason.QUEUE_FULL if fits else RejectReason.TOO_LONG)
             assert is_full or not fits, "refused, but could be served"
-            self.say(f"reject {reason.name}: {_describe_request(request)}")
 
     def _deliver(self, output: StepOutput) -> None:
         self.ledger.take_output(output)
@@ -121,17 +126,23 @@ class World:
     def _plan(self) -> None:
         while self.core.epoch is not None:
             frame = self.executor.plans[self.core.next_step % FRAMES]
-            before = promises.look(self.core)
+            in_order = self._is_in_order()
+            before = promises.look(self.core, in_order=in_order)
             planned = self.core.plan(frame)
             if planned is None:
                 promises.check_nothing(before)
                 return
-            promises.check_plan(self.core, before, planned, frame, in_order=self.losses == 0)
+            promises.check_plan(self.core, before, planned, frame, in_order=in_order)
             self.published.append(planned)
             self.steps += 1
             if self._log:
                 self.say(_describe_step(planned, frame, self.core.stats().blocks_free))
             self._publish(planned, frame)
+
+    def _is_in_order(self) -> bool:
+        """Nothing has happened after which other rules go before the policy's."""
+        stats = self.core.stats()
+        return not (self.losses or self.swaps or stats.reliefs or stats.policy_faults)
 
     def _publish(self, planned: PlannedStep, frame: PlanFrame) -> None:
         executor = self.executor
@@ -142,7 +153,7 @@ class World:
         executor.free_at = max(executor.free_at, self.now) + ticks
         self.at(
             executor.free_at - self.now,
-            partial(self._execute, executor, planned, is_poisoned),
+            partial(self._execute, executor, planned, ticks, is_poisoned),
             concerns_scheduler=False,
         )
 
@@ -198,7 +209,9 @@ class World:
 
     # -- the executor ------------------------------------------------------------------------------
 
-    def _execute(self, executor: SimExecutor, planned: PlannedStep, is_poisoned: bool) -> None:
+    def _execute(
+        self, executor: SimExecutor, planned: PlannedStep, ticks: int, is_poisoned: bool
+    ) -> None:
         """Reads the frame as it is now, which is not when it was planned."""
         if executor.is_dead or executor.epoch != planned.epoch:
             return
@@ -207,7 +220,7 @@ class World:
             return
         broken_row = self.rng.randrange(8) if self.happens(Fault.ROW_ERROR, 0.05) else None
         try:
-            result = executor.execute(planned.step, broken_row)
+            result = executor.execute(planned.step, took_ms=ticks, broken_row=broken_row)
         except FrameError as error:
             if Fault.TORN_PLAN not in self.knobs.faults:
                 raise
