@@ -17,7 +17,9 @@ from executor_svc.sampler import (
     gumbel_noise,
     sample,
 )
-from svc_wire.ids import NO_TOKEN, STOP_IDS_MAX, RowStatus
+from svc_wire.frames import PlanFrame
+from svc_wire.ids import NO_TOKEN, STOP_IDS_MAX, RowFlag, RowStatus
+from tests.support.plans import SMALL, RowSpec, fill_plan, plan_buffer
 
 pytestmark = pytest.mark.model
 
@@ -62,7 +64,7 @@ def reference_survivors(
     order = sorted(weight, key=lambda i: -weight[i])
     if top_k:
         order = order[:top_k]
-    total, kept, reached = sum(weight[i] for i in order), [], 0.0
+    total, kept, reached = sum(weight[i] for i in order), list[int](), 0.0
     for i in order:
         if kept and reached >= top_p:
             break
@@ -234,7 +236,8 @@ def test_logits_that_are_not_finite_are_an_error_of_their_row(path: Path, poison
     bad = [False, False, True, False, True, False]
     for i, is_bad in enumerate(bad):
         if is_bad:
-            assert (sampled.token[i], sampled.status[i]) == (NO_TOKEN, RowStatus.ERROR)
+            assert sampled.token[i].item() == NO_TOKEN
+            assert sampled.status[i].item() == RowStatus.ERROR
         else:
             assert (sampled.token[i], sampled.status[i]) == (clean.token[i], clean.status[i])
 
@@ -259,3 +262,24 @@ def test_half_precision_logits_are_sampled() -> None:
     assert set(half.status.tolist()) <= {RowStatus.OK, RowStatus.STOPPED}
     wide = sample(logits.bfloat16().float(), rows, Path.FILTERED)
     assert half.token.tolist() == wide.token.tolist()
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"),
+    [
+        ([{}, {"top_k": 5, "top_p": 0.5}], Path.GREEDY),
+        ([{}, {"temperature": 1.0}], Path.NOISE),
+        ([{"top_k": 5}, {"temperature": 1.0, "min_p": 0.1}], Path.NOISE),
+        ([{}, {"temperature": 1.0, "top_k": 5}], Path.FILTERED),
+        ([{}, {"temperature": 1.0, "top_p": 0.5}], Path.FILTERED),
+    ],
+)
+def test_the_path_is_the_least_that_serves_all(asked: list[dict[str, float]], path: Path) -> None:
+    frame = PlanFrame(plan_buffer(SMALL), SMALL, writable=True)
+    rows = [RowSpec(r, 0, 1, RowFlag.SAMPLES) for r in range(len(asked))]
+    fill_plan(frame, rows, random.Random(0), epoch=1, step=1)
+    for r, row in enumerate(asked):
+        for name, default in (("temperature", 0.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+            getattr(frame, name)[r] = row.get(name, default)
+    frame.seal(epoch=1, step=1, rows=2, tokens=2, blocks=2, samples=2)
+    assert choose_path(frame.read(epoch=1, step=1)) is path
