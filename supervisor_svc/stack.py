@@ -103,7 +103,7 @@ class Stack:
     def _lateness(self, up: set[str]) -> str:
         missing = " and ".join(role for role in STOP_ORDER if role not in up)
         state = f"no sign of the {missing}" if missing else "all are up, but not ready"
-        return f"not ready after {self._config.ready_timeout_s:.0f} s: {state}"
+        return f"not ready after {self._config.ready_timeout_s:g} s: {state}"
 
     def __enter__(self) -> Self:
         return self

@@ -54,6 +54,7 @@ def _next_turn(read: Callable[[], str], err: Console) -> str | None:
         try:
             said = read()
         except EOFError:
+            err.print()  # the shell's prompt comes on a line of its own
             return None
         except KeyboardInterrupt:
             err.print(f"\n{HINT}", style="dim")

@@ -35,6 +35,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+# Their options are the supervisor's own, which is not imported before it is needed.
+app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)(local.serve)
+
 Address = Annotated[
     str, typer.Option(envvar="TWOSTROKE_ADDRESS", help="The server: host:port or unix:PATH.")
 ]
@@ -167,15 +173,13 @@ def _table(facts: dict[str, object]) -> Table:
     return table
 
 
+app.command()(local.demo)
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
     write_line(importlib.metadata.version("twostroke"))
-
-
-local_settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command(context_settings=local_settings, add_help_option=False)(local.serve)
-app.command()(local.demo)
 
 
 def main() -> None:

@@ -1,0 +1,137 @@
+"""`twostroke serve` with the real services and the hash model: starts, stops, deaths, crowds."""
+
+import signal
+import socket
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.serve import ROLES, Serve, wait_until
+from twostroke_client import Client, TwostrokeError
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that last for seconds."""
+    monkeypatch.setenv("TWOSTROKE_STEP_MS", "10")
+
+
+def _answer(address: str) -> int:
+    with Client(address) as client:
+        return client.complete([1, 2, 3], max_tokens=5, ignore_eos=True).finish.output_tokens
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_serves_then_stops_as_asked_and_leaves_nothing(signum: int) -> None:
+    with Serve() as serve:
+        assert _answer(serve.address) == 5
+        serve.signal(signum)
+        assert serve.wait(15) == 0
+        assert serve.survivors(0) == []
+        assert serve.leftovers() == []
+        assert serve.errors().endswith("stopped\n")
+
+
+def test_a_running_answer_finishes_before_the_end(slow_steps: None) -> None:
+    with Serve() as serve, Client(serve.address) as client:
+        stream = client.generate([1, 2, 3], max_tokens=150, ignore_eos=True)
+        next(stream)
+        serve.signal(signal.SIGTERM)
+        *_, last = stream
+        assert last.finish is not None
+        assert last.finish.output_tokens == 150
+        assert serve.wait(15) == 0
+
+
+def test_the_drain_has_a_bound(slow_steps: None) -> None:
+    with Serve("--drain-timeout", "1") as serve, Client(serve.address) as client:
+        stream = client.generate([1, 2, 3], max_tokens=4000, ignore_eos=True)
+        next(stream)
+        serve.signal(signal.SIGTERM)
+        with pytest.raises(TwostrokeError):
+            list(stream)
+        assert serve.wait(15) == 0
+
+
+def test_a_second_interrupt_kills(slow_steps: None) -> None:
+    with Serve("--drain-timeout", "60") as serve, Client(serve.address) as client:
+        stream = client.generate([1, 2, 3], max_tokens=4000, ignore_eos=True)
+        next(stream)
+        serve.signal(signal.SIGINT)
+        assert wait_until(lambda: "draining" in serve.errors(), 5)
+        serve.signal(signal.SIGINT)
+        assert serve.wait(15) == 130
+        assert serve.survivors(0) == []
+        assert serve.leftovers() == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_killed_service_ends_the_instance_and_every_stream(role: str, slow_steps: None) -> None:
+    with Serve() as serve, Client(serve.address) as client:
+        streams = [client.generate([n], max_tokens=4000, ignore_eos=True) for n in range(1, 9)]
+        for stream in streams:
+            next(stream)
+        serve.services[role].kill()
+        killed_s = time.monotonic()
+        for stream in streams:
+            with pytest.raises(TwostrokeError):
+                list(stream)
+        assert time.monotonic() - killed_s < 2
+        assert serve.wait(15) == 1
+        pid = serve.services[role].pid
+        assert f"the {role} (pid {pid}) was killed by SIGKILL" in serve.errors()
+        assert serve.survivors(0) == []
+        assert serve.leftovers() == []
+
+
+def test_a_killed_supervisor_leaves_no_orphans(slow_steps: None) -> None:
+    with Serve() as serve, Client(serve.address) as client:
+        stream = client.generate([1], max_tokens=4000, ignore_eos=True)
+        next(stream)
+        serve.signal(signal.SIGKILL)
+        serve.wait(5)
+        with pytest.raises(TwostrokeError):
+            list(stream)
+        assert serve.survivors(5) == []
+        left = [name for name in serve.leftovers() if not name.endswith(".lock")]
+        assert left == [str(next(serve.run_dirs.iterdir()))], "no socket and no ring"
+
+
+def test_eight_instances_at_once() -> None:
+    with ExitStack() as stack:
+        instances = [stack.enter_context(Serve(wait=False)) for _ in range(8)]
+        for instance in instances:
+            instance.wait_ready()
+        assert len({instance.address for instance in instances}) == 8
+        assert [_answer(instance.address) for instance in instances] == [5] * 8
+        for instance in instances:
+            instance.signal(signal.SIGTERM)
+        assert [instance.wait(30) for instance in instances] == [0] * 8
+
+
+def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with Serve("--port", port, wait=False) as serve:
+            assert serve.wait(30) == 1
+            assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in serve.errors()
+            assert "error: the frontend" in serve.errors()
+            assert "Traceback" not in serve.errors()
+
+
+def test_an_unknown_model_is_one_sentence() -> None:
+    with Serve("--model", "/no/such/model", wait=False) as serve:
+        assert serve.wait(60) == 1
+        assert "/no/such/model" in serve.errors()
+        assert "error: the executor" in serve.errors()
+        assert "Traceback" not in serve.errors()
+
+
+def test_readiness_has_a_bound() -> None:
+    with Serve("--ready-timeout", "0.5", wait=False) as serve:
+        assert serve.wait(30) == 1
+        assert "error: not ready after 0.5 s: no sign of the " in serve.errors()
+        assert serve.leftovers() == []

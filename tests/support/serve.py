@@ -1,0 +1,111 @@
+"""`twostroke serve` as a process, for tests that watch it from outside."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+TWOSTROKE = str(Path(sys.executable).with_name("twostroke"))
+READY_S = 60.0
+ROLES = ("executor", "scheduler", "frontend")
+
+
+class Serve:
+    """A running instance with the hash model, in a runtime directory below one of its own."""
+
+    def __init__(self, *options: str, wait: bool = True) -> None:
+        # Short, for it becomes part of the path of a socket.
+        self._home = tempfile.TemporaryDirectory(prefix="ts-", dir="/dev/shm")
+        self._errors_path = Path(self._home.name) / "stderr"
+        self._wait = wait
+        self.run_dirs = Path(self._home.name) / "twostroke"
+        with self._errors_path.open("w") as errors:
+            self._process = subprocess.Popen(
+                [TWOSTROKE, "serve", "--model", "hash", "--port", "0", *options],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=os.environ | {"XDG_RUNTIME_DIR": self._home.name},
+            )
+        self.address = ""
+        self.services: dict[str, psutil.Process] = {}
+
+    def wait_ready(self) -> None:
+        """Blocks until it says that it is ready."""
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], READY_S)
+        line = self._process.stdout.readline() if readable else ""
+        assert line.startswith("ready at "), line + self.errors()
+        self.address = line.split()[-1]
+        for child in psutil.Process(self._process.pid).children():
+            role = next(role for role in ROLES if f"{role}_svc" in child.cmdline())
+            self.services[role] = child
+        assert self.services.keys() == set(ROLES)
+
+    def errors(self) -> str:
+        """What it and its services wrote to stderr so far."""
+        return self._errors_path.read_text()
+
+    def signal(self, signum: int) -> None:
+        self._process.send_signal(signum)
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit status."""
+        return self._process.wait(timeout_s)
+
+    def survivors(self, timeout_s: float) -> list[psutil.Process]:
+        """The services that still run after so long."""
+        return psutil.wait_procs(self.services.values(), timeout_s)[1]
+
+    def leftovers(self) -> list[str]:
+        """Files that are still there of it."""
+        return sorted(str(path) for path in self.run_dirs.rglob("*"))
+
+    def __enter__(self) -> Self:
+        try:
+            if self._wait:
+                self.wait_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            sys.stderr.write(self.errors())
+        if self._process.poll() is None:
+            self.signal(signal.SIGTERM)
+            try:
+                self.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        for service in self.survivors(5):
+            service.kill()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._home.cleanup()
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether it came to hold within the time."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
