@@ -13,7 +13,7 @@ def test_commands_and_options(golden: Callable[[str, str], None]) -> None:
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     commands = {**group.commands, "serve": get_command(serve_app)}
-    lines = []
+    lines: list[str] = []
     for name, command in commands.items():
         assert isinstance(command, TyperCommand)
         lines += _page(name, command)
