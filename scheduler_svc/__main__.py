@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from scheduler_svc import collector
-from scheduler_svc.core import SchedulerConfig, policies
+from scheduler_svc.core import SchedulerConfig
+from scheduler_svc.core.policies import OptionError
+from scheduler_svc.policy_finder import PolicyNotFound, make_policy, names, parse_options
 from scheduler_svc.service import Service
 from svc_shell.logs import setup_logs
 from svc_shell.parent import follow_parent
@@ -19,7 +21,7 @@ Names = Annotated[
     str,
     typer.Option(
         envvar=["TWOSTROKE_POLICY", "POLICY"],
-        help=f"Scheduling policy: {', '.join(policies.BY_NAME)}.",
+        help=f"Scheduling policy: {', '.join(names())}, or MODULE:NAME.",
     ),
 ]
 
@@ -30,6 +32,12 @@ def main(
         typer.Option(envvar="TWOSTROKE_RUN_DIR", help="Private directory for sockets and frames."),
     ] = default_run_dir(),  # noqa: B008 - read once, here at the edge
     policy: Names = "fcfs",
+    policy_opt: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TWOSTROKE_POLICY_OPT", help="NAME=VALUE for the policy; may be repeated."
+        ),
+    ] = None,
     depth: Annotated[
         int,
         typer.Option(
@@ -48,6 +56,22 @@ def main(
     waiting_max: Annotated[
         int, typer.Option(envvar="TWOSTROKE_WAITING_MAX", min=1, help="Requests that may wait.")
     ] = 1024,
+    overtakes_max: Annotated[
+        int,
+        typer.Option(
+            envvar="TWOSTROKE_OVERTAKES_MAX",
+            min=1,
+            help="Later requests that a policy may admit before the one that waits longest.",
+        ),
+    ] = 1000,
+    itl_target_ms: Annotated[
+        float,
+        typer.Option(
+            envvar="TWOSTROKE_ITL_TARGET_MS",
+            min=0.0,
+            help="Cut prompts so that running answers get their next token in time; 0: off.",
+        ),
+    ] = 0.0,
     prefix_cache: Annotated[
         bool, typer.Option(envvar="TWOSTROKE_PREFIX_CACHE", help="Reuse KV of equal prefixes.")
     ] = True,
@@ -71,8 +95,10 @@ def main(
 ) -> None:
     """Plans the executor's steps for the front ends of one runtime directory."""
     log = setup_logs("scheduler", log_level)
-    if policy not in policies.BY_NAME:
-        raise typer.BadParameter(f"{policy!r} is none of: {', '.join(policies.BY_NAME)}")
+    try:
+        chosen = make_policy(policy, parse_options(policy_opt or []))
+    except (PolicyNotFound, OptionError) as error:
+        raise typer.BadParameter(str(error)) from error
     try:
         checked = RunDir(run_dir)
         lock = checked.lock("scheduler")
@@ -86,11 +112,13 @@ def main(
         running_max=running_max,
         waiting_max=waiting_max,
         prefix_cache=prefix_cache,
+        overtakes_max=overtakes_max,
+        itl_target_ms=itl_target_ms,
     )
     service = Service(
         checked,
         config,
-        policies.BY_NAME[policy](),
+        chosen,
         stall_timeout_s=stall_timeout,
         drain_timeout_s=drain_timeout,
     )

@@ -14,12 +14,14 @@ import zmq
 from svc_wire.errors import MessageError
 from svc_wire.frontend_link import (
     Abort,
+    AskPolicy,
     Attach,
     Attached,
     Detach,
     Finished,
     Outputs,
     Ping,
+    PolicyInForce,
     Rejected,
     Status,
     Submit,
@@ -58,7 +60,7 @@ class _Pending:
     finished: list[Finished] = field(default_factory=list)
 
 
-Request = Submit | Abort
+Request = Submit | Abort | AskPolicy
 
 
 class Frontends:
@@ -106,7 +108,7 @@ class Frontends:
                         self._send(identity, status)
                     case Detach():
                         self._drop(frontend, "it detached")
-                    case Submit() | Abort():
+                    case Submit() | Abort() | AskPolicy():
                         yield frontend, message
 
     def _attach(
@@ -162,6 +164,9 @@ class Frontends:
     def reject(self, frontend: Frontend, rejected: Rejected) -> None:
         self._send(frontend.identity, rejected)
 
+    def tell_policy(self, frontend: Frontend, answer: PolicyInForce) -> None:
+        self._send(frontend.identity, answer)
+
     def add_token(self, seq_id: SeqId, index: int, token: int) -> None:
         """Adds a token to what its front end is sent at the next `flush`."""
         if (owner := self._owner.get(seq_id)) is not None:
@@ -203,7 +208,9 @@ class Frontends:
             self._send(identity, status)
 
     def _send(
-        self, identity: bytes, message: Attached | Unknown | Rejected | Outputs | Status
+        self,
+        identity: bytes,
+        message: Attached | Unknown | Rejected | Outputs | Status | PolicyInForce,
     ) -> None:
         try:
             self.socket.send_multipart([identity, to_frontend.encode(message)], zmq.NOBLOCK)

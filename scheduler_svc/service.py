@@ -19,6 +19,7 @@ from scheduler_svc.core import (
     Ending,
     PlannedStep,
     Policy,
+    PolicyFault,
     ProtocolViolation,
     Rejection,
     Request,
@@ -26,19 +27,24 @@ from scheduler_svc.core import (
     SchedulerConfig,
     StepOutput,
 )
+from scheduler_svc.core.policies import OptionError
 from scheduler_svc.executor_link import ExecutorLink, Lost, Ready
 from scheduler_svc.frontends import Frontend, Frontends
 from scheduler_svc.meter import BusyMeter
+from scheduler_svc.policy_finder import PolicyNotFound, make_policy, names
 from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.errors import FrameError
 from svc_wire.frontend_link import (
     PROTOCOL_VERSION,
     Abort,
+    AskPolicy,
     Attached,
     Finished,
+    PolicyInForce,
     Rejected,
     Status,
     Submit,
+    TenantUsage,
 )
 from svc_wire.ids import FinishReason, RejectReason, SeqId
 from svc_wire.rundir import RunDir
@@ -93,6 +99,7 @@ class Service:
         self._spins = len(os.sched_getaffinity(0)) >= SPIN_CPUS_MIN
         self._stopping_at: float | None = None
         self._next_tick = 0.0
+        self._policy_faults = 0
 
     def stop(self) -> None:
         """No new requests from now on; ends when the last is done or the drain timeout is over."""
@@ -126,10 +133,13 @@ class Service:
             self._on_executor(event)
         status = self._status(now)
         for frontend, message in self._frontends.receive(now, self._attached(), status):
-            if isinstance(message, Submit):
-                self._submit(frontend, message)
-            else:
-                self._abort(frontend, message)
+            match message:
+                case Submit():
+                    self._submit(frontend, message)
+                case Abort():
+                    self._abort(frontend, message)
+                case AskPolicy():
+                    self._frontends.tell_policy(frontend, self._ask_policy(message))
         self._plan()
         for output in outputs:
             self._deliver(output)
@@ -203,6 +213,7 @@ class Service:
         self._frontends.sweep(now)
         self._executor.beat(self._in_flight[-1].step if self._in_flight else 0)
         self._tell_if_changed(now)
+        self._tell_policy_faults()
 
     # -- the executor ------------------------------------------------------------------------------
 
@@ -242,7 +253,10 @@ class Service:
                     sampling=submit.sampling,
                     priority=submit.priority,
                     tenant=submit.tenant,
-                )
+                    expected_tokens=submit.expected_tokens,
+                    deadline_s=submit.deadline_ns / 1e9 if submit.deadline_ns else math.inf,
+                ),
+                now_s=time.monotonic(),
             )
         except Rejection as rejection:
             message = Rejected(submit.key, rejection.reason, rejection.message)
@@ -254,6 +268,56 @@ class Service:
     def _abort(self, frontend: Frontend, abort: Abort) -> None:
         if (seq_id := frontend.sequences.get(abort.key)) is not None:
             self._end(self._core.abort(seq_id, abort.reason))
+
+    # -- the policy --------------------------------------------------------------------------------
+
+    def _ask_policy(self, ask: AskPolicy) -> PolicyInForce:
+        """Puts another policy in force, if one is asked for, and tells which one is."""
+        error = ""
+        if ask.name:
+            try:
+                # Only what is installed under a name: this must not import whatever a caller says.
+                policy = make_policy(ask.name, ask.options, allow_module=False)
+                self._core.set_policy(policy)
+                log.info("policy changed", policy=policy.name, options=ask.options)
+            except (PolicyNotFound, OptionError, PolicyFault) as refused:
+                error = str(refused)
+                log.warning("policy not changed", asked=ask.name, error=error)
+        stats = self._core.stats()
+        return PolicyInForce(
+            ticket=ask.ticket,
+            error=error,
+            name=self._core.policy.name,
+            available=tuple(names()),
+            faults=stats.policy_faults,
+            last_fault=self._core.policy_fault,
+            reliefs=stats.reliefs,
+            tenants=tuple(
+                TenantUsage(
+                    tenant,
+                    usage.requests,
+                    usage.prompt_tokens,
+                    usage.cached_tokens,
+                    usage.output_tokens,
+                    usage.preemptions,
+                )
+                for tenant, usage in self._core.tenants().items()
+            ),
+        )
+
+    def _tell_policy_faults(self) -> None:
+        """Logs that a policy was replaced, once each."""
+        faults = self._core.stats().policy_faults
+        if faults != self._policy_faults:
+            self._policy_faults = faults
+            log.error(
+                "policy replaced",
+                by=self._core.policy.name,
+                reason=self._core.policy_fault,
+                faults=faults,
+            )
+
+    # -- tokens ------------------------------------------------------------------------------------
 
     def _deliver(self, output: StepOutput) -> None:
         for seq_id, index, token in zip(

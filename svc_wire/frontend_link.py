@@ -9,6 +9,8 @@
                       ◄──────────────────────  Outputs with the Finished of the key
       Ping            ──────────────────────►
                       ◄──────────────────────  Status
+      AskPolicy       ──────────────────────►
+                      ◄──────────────────────  PolicyInForce
       Detach          ──────────────────────►  (its requests are aborted)
 
 A front end names a request by a key of its own: an unsigned 64-bit number that it never reuses.
@@ -68,6 +70,10 @@ class Submit(Message, frozen=True):
     output: bytes = b""
     """Token ids that a scheduler which is gone delivered before. The output goes on from there, and
     so do its indices."""
+    expected_tokens: int = 0
+    """Output tokens that the client expects, for policies that heed it; 0: it did not say."""
+    deadline_ns: int = 0
+    """CLOCK_MONOTONIC when the answer is of no use any more; 0: never."""
     was_accepted: bool = False
     """A scheduler that is gone had accepted it: this one must not turn it away for lack of room."""
 
@@ -84,6 +90,15 @@ class Abort(Message, frozen=True):
 
 class Ping(Message, frozen=True):
     pass
+
+
+class AskPolicy(Message, frozen=True):
+    """What policy is in force? With a name: put that one in force first."""
+
+    ticket: Key
+    """Comes back with the answer."""
+    name: str = ""
+    options: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Detach(Message, frozen=True):
@@ -106,6 +121,34 @@ class Rejected(Message, frozen=True):
     key: Key
     reason: RejectReason
     message: str
+
+
+class TenantUsage(Message, frozen=True):
+    """Sums of one tenant since the scheduler's start."""
+
+    tenant: str
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    preemptions: int
+
+
+class PolicyInForce(Message, frozen=True):
+    """The answer to AskPolicy: what holds now."""
+
+    ticket: Key
+    error: str
+    """Why the policy that was asked for is not in force; empty if it is, or none was."""
+    name: str
+    available: tuple[str, ...]
+    """Names that AskPolicy takes."""
+    faults: int
+    """Policies that were replaced by fcfs, as an answer of theirs could not be used."""
+    last_fault: str
+    reliefs: int
+    """Requests that were overtaken too often and went before everybody."""
+    tenants: tuple[TenantUsage, ...]
 
 
 class Finished(Message, frozen=True):
@@ -173,8 +216,8 @@ class Status(Message, frozen=True):
     """Share of the last seconds in which the executor computed, 0 to 1."""
 
 
-ToScheduler = Attach | Submit | Abort | Ping | Detach
-ToFrontend = Attached | Unknown | Rejected | Outputs | Status
+ToScheduler = Attach | Submit | Abort | Ping | Detach | AskPolicy
+ToFrontend = Attached | Unknown | Rejected | Outputs | Status | PolicyInForce
 
 to_scheduler: Codec[ToScheduler] = Codec(ToScheduler)
 to_frontend: Codec[ToFrontend] = Codec(ToFrontend)

@@ -27,6 +27,7 @@ from scheduler_svc.core.pace import Pace
 from scheduler_svc.core.policies import Fcfs, LoadView, Policy
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.suspects import Suspects
+from scheduler_svc.core.tenants import Tenants, TenantUsage
 from scheduler_svc.core.types import (
     Bools,
     Ending,
@@ -64,6 +65,7 @@ class Scheduler:
         self._waiting = self._order.waiting
         self._suspects = Suspects(config.losses_max)
         self._pace = Pace()
+        self._tenants = Tenants()
         self._batch: Batch | None = None
         self._capacity: Capacity | None = None
         """Of the last executor, whether or not it lives."""
@@ -277,6 +279,8 @@ class Scheduler:
                 # Of a resumed sequence some of the output may be cached too.
                 head.cached_tokens = min(cached, len(head.request.prompt))
                 self._order.tell_admission(head)
+                request = head.request
+                self._tenants.admitted(request.tenant, len(request.prompt), head.cached_tokens)
             length = self._order.piece(head, len(head.tokens) - cached, budget)
             budget -= length
             admitted.append((head, length))
@@ -413,7 +417,9 @@ class Scheduler:
         sequence.move(State.FINISHED)
         self._suspects.clear([sequence])
         del self._sequences[sequence.seq_id]
-        return sequence.ending(reason, known, message)
+        ending = sequence.ending(reason, known, message)
+        self._tenants.ended(sequence.request.tenant, ending.output_tokens, ending.preemptions)
+        return ending
 
     # -- looking in --------------------------------------------------------------------------------
 
@@ -432,6 +438,10 @@ class Scheduler:
             policy_faults=self._order.faults,
             reliefs=self._order.reliefs,
         )
+
+    def tenants(self) -> dict[str, TenantUsage]:
+        """What each tenant asked for and got."""
+        return self._tenants.all()
 
     def check(self) -> None:
         """Asserts every invariant; for tests, the simulation, and production when idle."""

@@ -8,16 +8,19 @@ from svc_wire.codec import Codec, Message
 from svc_wire.executor_link import Beat, Hello, PlanReady, Refused, StepDone, StepFailed, Welcome
 from svc_wire.frontend_link import (
     Abort,
+    AskPolicy,
     Attach,
     Attached,
     Detach,
     Finished,
     Outputs,
     Ping,
+    PolicyInForce,
     Rejected,
     Sampling,
     Status,
     Submit,
+    TenantUsage,
     Unknown,
 )
 from svc_wire.ids import FinishReason, RejectReason
@@ -57,6 +60,8 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
             Abort(7, FinishReason.DEADLINE),
             Ping(),
             Detach(),
+            AskPolicy(3, "fair", {"weight.a": "2"}),
+            Submit(8, b"\1\0\0\0", 4, expected_tokens=2, deadline_ns=10**18),
         ],
     ),
     "frontend_link.to_frontend": (
@@ -68,6 +73,9 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
             Outputs(b"\7" + bytes(7), bytes(4), b"\5\0\0\0", (FINISHED,)),
             Outputs(b"", b"", b"", ()),
             Status(True, "", "fcfs", 1, 2, 3, 12, 5, 100, 90, 1, 0.75),
+            PolicyInForce(
+                3, "", "fair", ("fcfs",), 1, "it raised", 2, (TenantUsage("a", 1, 2, 3, 4, 5),)
+            ),
         ],
     ),
 }
