@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
@@ -60,16 +61,23 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Causal
     config = read_config(folder)
     check_family(config)
     try:
-        module = AutoModelForCausalLM.from_pretrained(
+        module, found = AutoModelForCausalLM.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
             attn_implementation=attention.NAME,
             device_map=None if device.type == "cpu" else {"": device},
             local_files_only=True,
+            use_safetensors=True,  # the other format is pickle
+            output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelNotUsable(f"cannot load the model in {folder}: {_first_line(error)}") from error
+    if missing := sorted(found["missing_keys"]):
+        raise ModelNotUsable(
+            f"the model in {folder} is not complete: {len(missing)} weights are missing, "
+            f"{missing[0]} among them"
+        )
     return accept(module, path=str(folder))
 
 

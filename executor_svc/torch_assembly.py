@@ -8,7 +8,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from executor_svc.config import ExecutorConfig
-from executor_svc.errors import ExecutorError
+from executor_svc.errors import ExecutorError, OutOfMemory
 from executor_svc.kv_cache import block_bytes
 from executor_svc.model import DTYPES, CausalModel, load_model
 from executor_svc.packed_linear import pack_linears
@@ -64,6 +64,12 @@ def find_capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
             f"--kv-memory of {config.kv_memory_bytes} bytes does not hold one KV block, "
             f"which takes {each} bytes"
         )
+    needed, available = num_blocks * each, _available_bytes()
+    if needed > available:
+        raise OutOfMemory(
+            f"the KV cache needs {needed >> 20} MiB, of which {available >> 20} MiB are available: "
+            f"lower --kv-memory or --num-blocks"
+        )
     try:
         return Capacity(
             num_blocks=num_blocks,
@@ -76,3 +82,11 @@ def find_capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
         )
     except ValueError as error:
         raise ExecutorError(str(error)) from error
+
+
+def _available_bytes() -> int:
+    """Memory that can be had without swapping, as the kernel estimates it."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    raise ExecutorError("/proc/meminfo has no MemAvailable")
