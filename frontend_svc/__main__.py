@@ -59,14 +59,14 @@ def main(
             envvar="TWOSTROKE_MESSAGE_BYTES_MAX", min=1024, help="Largest request, in bytes."
         ),
     ] = DEFAULTS.message_bytes_max,
-    executor_wait: Annotated[
+    outage_timeout: Annotated[
         float,
         typer.Option(
-            envvar="TWOSTROKE_EXECUTOR_WAIT",
+            envvar="TWOSTROKE_OUTAGE_TIMEOUT",
             min=0.0,
-            help="Seconds that streams wait for an executor that was lost or is stuck.",
+            help="Seconds that streams wait for a scheduler or executor that is away.",
         ),
-    ] = DEFAULTS.executor_wait_s,
+    ] = DEFAULTS.outage_timeout_s,
     drain_timeout: Annotated[
         float,
         typer.Option(
@@ -89,7 +89,7 @@ def main(
         stream_buffer_tokens=stream_buffer_tokens,
         streams_max=streams_max,
         message_bytes_max=message_bytes_max,
-        executor_wait_s=executor_wait,
+        outage_timeout_s=outage_timeout,
         drain_timeout_s=drain_timeout,
     )
     try:

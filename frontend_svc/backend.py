@@ -1,11 +1,16 @@
 """Scheduler, model and live requests together: what the services talk to, and whether we serve.
 
 One owner for the question "can a request be served now, and if not, why": `refusal`.
+
+An outage is the time in which no scheduler is attached, or its executor is away. Live requests
+outlive it: the next scheduler gets them with their output so far (see streams.py), or the executor
+comes back and the scheduler goes on by itself; to the clients it is a pause. It has a bound.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -34,7 +39,7 @@ class Backend:
         workers: Executor,
         *,
         tokenizer_folder: Path | None,
-        executor_wait_s: float,
+        outage_timeout_s: float,
         now: Callable[[], datetime],
     ) -> None:
         self.live = LiveRequests()
@@ -44,7 +49,7 @@ class Backend:
         """Set whenever the answer of `refusal` may have changed."""
         self._workers = workers
         self._tokenizer_folder = tokenizer_folder
-        self._executor_wait_s = executor_wait_s
+        self._outage_timeout_s = outage_timeout_s
         self._now = now
         self._attached: Attached | None = None
         self._model: ServedModel | None = None
@@ -52,6 +57,7 @@ class Backend:
         self._status_waiters: list[asyncio.Future[Status]] = []
         self._token_at = 0.0
         self._outage: asyncio.TimerHandle | None = None
+        self._outage_reason = ""
 
     # -- for the services --------------------------------------------------------------------------
 
@@ -114,12 +120,15 @@ class Backend:
     # -- LinkEvents --------------------------------------------------------------------------------
 
     async def attached(self, attached: Attached) -> None:
-        if attached != self._attached:
+        before, self._attached = self._attached, attached
+        if before is None or not _is_same_model(before, attached):
             self.live.fail_all(errors.executor_lost("another model is served now"))
             self._model = await asyncio.get_running_loop().run_in_executor(
                 self._workers, load_model, attached, self._tokenizer_folder, self._now
             )
-            self._attached = attached
+        elif self._model is not None:  # its memory may be another
+            self._model = replace(self._model, sequence_len_max=attached.sequence_len_max)
+        self._resume()
         self.changed.set()
 
     def status(self, status: Status) -> None:
@@ -128,11 +137,10 @@ class Backend:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(status)
-        if status.ready and self._outage is not None:
-            self._outage.cancel()
-            self._outage = None
-        elif not status.ready and self._outage is None:
-            self._expect_executor(self._executor_wait_s)
+        if status.ready:
+            self._end_outage()
+        else:
+            self._begin_outage(status.reason)
         self.changed.set()
 
     def outputs(self, outputs: Outputs) -> None:
@@ -145,27 +153,51 @@ class Backend:
 
     def lost(self, reason: str) -> None:
         self._status = None
+        self.live.detach_all()
+        self._begin_outage(reason)
+        self.changed.set()
+
+    # -- outages -----------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        """Hands the requests of a scheduler that is gone to this one."""
+        if orphans := self.live.orphans():
+            log.info("resuming requests", requests=len(orphans))
+        for live in orphans:
+            try:
+                self.link.send(live.resumption)
+            except LinkDown as error:
+                live.rejected(errors.scheduler_lost(str(error)))
+            else:
+                live.submitted(self._abort)
+
+    def _begin_outage(self, reason: str) -> None:
+        self._outage_reason = reason
+        if self._outage is None:
+            self._check_outage_in(self._outage_timeout_s)
+
+    def _end_outage(self) -> None:
         if self._outage is not None:
             self._outage.cancel()
             self._outage = None
-        self.live.lost(errors.scheduler_lost(reason))
-        self.changed.set()
 
-    # -- an executor that is away ------------------------------------------------------------------
+    def _check_outage_in(self, wait_s: float) -> None:
+        self._outage = asyncio.get_running_loop().call_later(wait_s, self._check_outage)
 
-    def _expect_executor(self, wait_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._outage = loop.call_later(wait_s, self._check_executor)
+    def _check_outage(self) -> None:
+        """Its time is up: streams end, unless tokens still come.
 
-    def _check_executor(self) -> None:
-        """The scheduler has not been ready for a while: streams end, unless tokens still come.
-
-        (A scheduler that shuts down is not ready either, but finishes what it has.)
+        (A scheduler that shuts down is not ready, but goes on with what it has.)
         """
-        assert self._status is not None
         silence_s = asyncio.get_running_loop().time() - self._token_at
-        if silence_s < self._executor_wait_s:
-            self._expect_executor(self._executor_wait_s - silence_s)
-        else:
-            self.live.fail_all(errors.executor_lost(self._status.reason))
-            self._expect_executor(self._executor_wait_s)
+        if silence_s < self._outage_timeout_s:
+            self._check_outage_in(self._outage_timeout_s - silence_s)
+            return
+        lost = errors.executor_lost if self.link.is_up else errors.scheduler_lost
+        log.warning("the outage lasts too long", reason=self._outage_reason, streams=len(self.live))
+        self.live.fail_all(lost(self._outage_reason))
+
+
+def _is_same_model(one: Attached, other: Attached) -> bool:
+    """Whether what the one began, the other can go on with: the same tokens would come."""
+    return (one.model, one.vocab_size) == (other.model, other.vocab_size)

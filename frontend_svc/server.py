@@ -50,7 +50,7 @@ class Frontend:
             f"frontend-{os.getpid()}",
             self._workers,
             tokenizer_folder=settings.tokenizer,
-            executor_wait_s=settings.executor_wait_s,
+            outage_timeout_s=settings.outage_timeout_s,
             now=now,
         )
         self._health = health.aio.HealthServicer()

@@ -17,7 +17,7 @@ class Settings:
     """Requests at once, those that are being tokenised included."""
     message_bytes_max: int = 64 << 20
     """Largest message that is taken from a client."""
-    executor_wait_s: float = 1.5
-    """How long streams wait for an executor that was lost or is stuck."""
+    outage_timeout_s: float = 30.0
+    """How long streams wait for a scheduler or an executor that was lost or is stuck."""
     drain_timeout_s: float = 30.0
     """How long streams in flight may go on after SIGTERM."""

@@ -5,7 +5,8 @@
 
 Rules of this file: tokens arrive gapless; whatever has come since the last `take` goes out in one
 message, so that a slower reader gets fewer and larger messages, and nobody waits for anybody; a
-request ends once, here and at the scheduler, and whatever comes after the end is ignored.
+request ends once, here and at the scheduler, and whatever comes after the end is ignored; when its
+scheduler has gone, it is handed to the next one with what it has.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from frontend_svc import errors
@@ -52,7 +54,8 @@ class Piece(NamedTuple):
 class LiveRequest:
     """One request from its submission to its end. Used on the event loop only.
 
-    `submit` and `committed` are its journal: with them the request could be submitted again.
+    `submit` and `committed` are its journal: with them it is submitted again when a scheduler has
+    gone. The text, its held-back part and the stop strings' state are here anyway.
     """
 
     def __init__(
@@ -137,10 +140,28 @@ class LiveRequest:
             self._takes_tokens = False
             self._wake.set()
 
-    def lost(self, failure: Failure) -> None:
-        """The scheduler does not know the key any more."""
+    def rejected(self, failure: Failure) -> None:
+        """The scheduler does not take it."""
         self._send_abort = None
         self.fail(failure)
+
+    def detach(self) -> None:
+        """The scheduler that had it is gone. What the client has not got yet stays as it is."""
+        self._send_abort = None
+        if self._matched is not None:
+            self._end(None)  # the answer is complete; only the account is lost
+
+    @property
+    def is_orphan(self) -> bool:
+        """It goes on, but no scheduler works on it."""
+        return self._send_abort is None and not self.is_over
+
+    @property
+    def resumption(self) -> Submit:
+        """What brings it to another scheduler."""
+        return msgspec.structs.replace(
+            self.submit, output=self.committed.tobytes(), was_accepted=True
+        )
 
     # -- to the client -----------------------------------------------------------------------------
 
@@ -247,15 +268,19 @@ class LiveRequests:
 
     def rejected(self, rejected: Rejected) -> None:
         if (live := self._by_key.get(rejected.key)) is not None:
-            live.lost(errors.from_rejected(rejected))
+            live.rejected(errors.from_rejected(rejected))
 
     def fail_all(self, failure: Failure) -> None:
         for live in self._by_key.values():
             live.fail(failure)
 
-    def lost(self, failure: Failure) -> None:
+    def detach_all(self) -> None:
         for live in self._by_key.values():
-            live.lost(failure)
+            live.detach()
+
+    def orphans(self) -> list[LiveRequest]:
+        """Those that wait for a scheduler, in the order in which they came."""
+        return [live for live in self._by_key.values() if live.is_orphan]
 
     async def wait_empty(self) -> None:
         await self._empty.wait()

@@ -108,7 +108,7 @@ class FakeScheduler:
         self.submits: dict[int, Submit] = {}
         """Every request ever submitted, by key."""
         self.live: dict[int, int] = {}
-        """Requests that have not ended: key -> tokens sent."""
+        """Requests that have not ended: key -> output tokens so far."""
         self.aborts: dict[int, FinishReason] = {}
         self.attaches = 0
         self.detaches = 0
@@ -253,13 +253,13 @@ class FakeScheduler:
         await self._send(identity, self.status)
 
     async def _submit(self, identity: bytes, submit: Submit) -> None:
-        assert submit.key not in self.submits, "a key was used twice"
+        assert submit.key not in self.submits or submit.was_accepted, "a key was used twice"
         self.submits[submit.key] = submit
         answer = self.answer(submit)
         if isinstance(answer, RejectReason):
             await self._send(identity, Rejected(submit.key, answer, f"fake {answer.name}"))
             return
-        self.live[submit.key] = 0
+        self.live[submit.key] = len(submit.output) // 4
         self._owner[submit.key] = identity
         if answer is not None:
             stopped = bool(answer) and answer[-1] in submit.stop_ids

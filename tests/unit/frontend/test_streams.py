@@ -5,6 +5,8 @@ import struct
 from collections.abc import Sequence
 
 import grpc
+import msgspec
+import numpy as np
 import pytest
 
 from frontend_svc import errors, streams
@@ -128,7 +130,7 @@ async def test_the_end_does_not_wait_long_for_the_account(monkeypatch: pytest.Mo
     commit(live, "x")
     assert (await live.take()).ending == Ending("x", None)
     end(live)
-    live.lost(errors.scheduler_lost("late"))
+    live.detach()
     assert live.is_over
 
 
@@ -136,8 +138,28 @@ async def test_the_end_does_not_wait_long_for_the_account(monkeypatch: pytest.Mo
 async def test_a_complete_answer_cannot_be_lost_any_more() -> None:
     live, _ = live_request("x")
     commit(live, "ax")
-    live.lost(errors.scheduler_lost("gone"))
+    live.detach()
     assert await live.take() == Piece(0, [97, 120], "a", Ending("x", None))
+    assert not live.is_orphan
+
+
+@in_loop
+async def test_what_a_scheduler_left_behind_goes_on_with_its_text_where_it_was() -> None:
+    live, aborts = live_request("xy")
+    commit(live, "abx")  # the x may begin a stop string
+    live.detach()
+    assert live.is_orphan
+    live.abort(FinishReason.ABORT)
+    assert not aborts, "nobody is there to be told"
+    resumption = live.resumption
+    assert resumption == msgspec.structs.replace(
+        live.submit, output=np.array([97, 98, 120], "<i4").tobytes(), was_accepted=True
+    )
+    live.submitted(aborts.send)
+    assert not live.is_orphan
+    live.commit(3, ord("y"))
+    assert (await live.take()).text == "ab"
+    assert aborts, "the stop string began before the loss and ended after it"
 
 
 @in_loop
@@ -186,7 +208,8 @@ async def test_after_the_end_nothing_counts() -> None:
     commit(live, "b")
     end(live, FinishReason.ERROR)
     live.fail(errors.draining())
-    live.lost(errors.draining())
+    live.rejected(errors.draining())
+    live.detach()
     live.abort(FinishReason.ABORT)
     assert before.ending is not None
     assert live.committed.tolist() == [97]
@@ -287,9 +310,10 @@ async def test_rejections_and_losses_reach_their_requests() -> None:
     assert (await failure_of(two)).reason == "DRAINING"
     two.abort(FinishReason.ABORT)
     assert two_aborts, "a request that failed here still runs there"
-    table.lost(errors.scheduler_lost("gone"))
+    table.detach_all()
     three.abort(FinishReason.ABORT)
     assert not three_aborts, "a scheduler that is gone is told nothing"
+    assert table.orphans() == [], "what has ended is not handed on"
 
 
 @in_loop
