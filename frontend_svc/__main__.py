@@ -35,6 +35,13 @@ def main(
             envvar="TWOSTROKE_PORT", min=0, max=65535, help="Port to listen on; 0: any free one."
         ),
     ] = DEFAULTS.port,
+    admin: Annotated[
+        bool,
+        typer.Option(
+            envvar="TWOSTROKE_ADMIN",
+            help="Let whoever reaches the address change the policy; on loopback everybody may.",
+        ),
+    ] = DEFAULTS.admin,
     tokenizer: Annotated[
         Path | None,
         typer.Option(
@@ -85,6 +92,7 @@ def main(
     settings = Settings(
         host=host,
         port=port,
+        admin=admin,
         tokenizer=tokenizer,
         stream_buffer_tokens=stream_buffer_tokens,
         streams_max=streams_max,

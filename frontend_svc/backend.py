@@ -8,7 +8,8 @@ comes back and the scheduler goes on by itself; to the clients it is a pause. It
 """
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import datetime
@@ -21,10 +22,20 @@ from frontend_svc.errors import Failure
 from frontend_svc.scheduler_link import LinkDown, SchedulerLink
 from frontend_svc.served_model import ServedModel, load_model
 from frontend_svc.streams import LiveRequest, LiveRequests
-from svc_wire.frontend_link import Abort, Attached, Outputs, Ping, Rejected, Status
+from svc_wire.frontend_link import (
+    Abort,
+    AskPolicy,
+    Attached,
+    Outputs,
+    Ping,
+    PolicyInForce,
+    Rejected,
+    Status,
+)
 from svc_wire.ids import FinishReason
 
 STATUS_WAIT_S = 1.0
+POLICY_WAIT_S = 5.0
 
 log = structlog.get_logger(service="frontend")
 
@@ -55,6 +66,8 @@ class Backend:
         self._model: ServedModel | None = None
         self._status: Status | None = None
         self._status_waiters: list[asyncio.Future[Status]] = []
+        self._policy_waiters: dict[int, asyncio.Future[PolicyInForce]] = {}
+        self._tickets = itertools.count(1)
         self._token_at = 0.0
         self._outage: asyncio.TimerHandle | None = None
         self._outage_reason = ""
@@ -106,6 +119,21 @@ class Backend:
         except (LinkDown, TimeoutError):
             return None
 
+    async def ask_policy(self, name: str, options: Mapping[str, str]) -> PolicyInForce:
+        """Puts the policy `name` in force, unless it is empty; what holds then. Raises Failure."""
+        ticket = next(self._tickets)
+        waiter: asyncio.Future[PolicyInForce] = asyncio.get_running_loop().create_future()
+        if not self.link.is_up:
+            raise errors.not_ready("waiting for the scheduler")
+        self._policy_waiters[ticket] = waiter
+        try:
+            self.link.send(AskPolicy(ticket, name, dict(options)))
+            return await asyncio.wait_for(waiter, POLICY_WAIT_S)
+        except (LinkDown, TimeoutError) as error:
+            raise errors.not_ready("the scheduler does not answer") from error
+        finally:
+            del self._policy_waiters[ticket]
+
     def drain(self) -> None:
         self.is_draining = True
         self.changed.set()
@@ -150,6 +178,11 @@ class Backend:
 
     def rejected(self, rejected: Rejected) -> None:
         self.live.rejected(rejected)
+
+    def policy(self, policy: PolicyInForce) -> None:
+        waiter = self._policy_waiters.get(policy.ticket)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(policy)
 
     def lost(self, reason: str) -> None:
         self._status = None

@@ -27,6 +27,8 @@ from twostroke.v1 import generation_pb2 as pb
 from twostroke.v1.generation_pb2_grpc import GenerationServiceServicer
 
 REQUEST_ID_HEADER = "x-request-id"
+DEADLINE_MAX_S = 86_400.0
+"""Some clients say 'no deadline' with one in a hundred years."""
 log = structlog.get_logger(service="frontend")
 
 _HEADER_SAFE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
@@ -69,7 +71,7 @@ class GenerationService(GenerationServiceServicer):
     async def _generate(
         self, request: pb.GenerateRequest, request_id: str, context: Context, times: Times
     ) -> None:
-        prepared = await self._prepare(request)
+        prepared = await self._prepare(request, _deadline_ns(context))
         live = LiveRequest(
             prepared.submit,
             prepared.text,
@@ -88,11 +90,11 @@ class GenerationService(GenerationServiceServicer):
         finally:
             self._backend.release(live, _why_given_up(context))
 
-    async def _prepare(self, request: pb.GenerateRequest) -> Prepared:
+    async def _prepare(self, request: pb.GenerateRequest, deadline_ns: int) -> Prepared:
         model = self._backend.model
         assert model is not None, "requests are refused before a model is known"
         return await asyncio.get_running_loop().run_in_executor(
-            self._workers, prepare, request, model, next(self._keys), _draw_seed()
+            self._workers, prepare, request, model, next(self._keys), _draw_seed(), deadline_ns
         )
 
 
@@ -123,6 +125,14 @@ def _request_id(request: pb.GenerateRequest, context: Context) -> str:
         if name == REQUEST_ID_HEADER and isinstance(value, str) and value:
             return value[:REQUEST_ID_MAX]
     return secrets.token_hex(8)
+
+
+def _deadline_ns(context: Context) -> int:
+    """The call's deadline on CLOCK_MONOTONIC; 0 if it has none, or one that is ages away."""
+    time_left = context.time_remaining()
+    if time_left is None or time_left > DEADLINE_MAX_S:
+        return 0
+    return time.monotonic_ns() + int(time_left * 1e9)
 
 
 def _draw_seed() -> int:

@@ -27,8 +27,10 @@ class Prepared:
     prompt_len: int
 
 
-def prepare(request: pb.GenerateRequest, model: ServedModel, key: int, seed: int) -> Prepared:
-    """`seed` is used if the request has none. Raises Failure."""
+def prepare(
+    request: pb.GenerateRequest, model: ServedModel, key: int, seed: int, deadline_ns: int = 0
+) -> Prepared:
+    """`seed` is used if the request has none; `deadline_ns` is Submit's. Raises Failure."""
     checked = check(request, model, seed)
     ids = prompt_ids(request, model)
     submit = Submit(
@@ -39,6 +41,9 @@ def prepare(request: pb.GenerateRequest, model: ServedModel, key: int, seed: int
         stop_ids=checked.stop_ids,
         sampling=checked.sampling,
         priority=checked.priority,
+        tenant=checked.tenant,
+        expected_tokens=checked.expected_tokens,
+        deadline_ns=deadline_ns,
     )
     return Prepared(submit, _text_stream(checked, model), checked, len(ids))
 

@@ -28,6 +28,7 @@ from svc_wire.frontend_link import (
     Detach,
     Outputs,
     Ping,
+    PolicyInForce,
     Rejected,
     Status,
     ToFrontend,
@@ -58,6 +59,8 @@ class LinkEvents(Protocol):
     def outputs(self, outputs: Outputs) -> None: ...
 
     def rejected(self, rejected: Rejected) -> None: ...
+
+    def policy(self, policy: PolicyInForce) -> None: ...
 
     def lost(self, reason: str) -> None:
         """An attachment has ended. Not called for attempts that did not get so far."""
@@ -199,6 +202,8 @@ class SchedulerLink:
                 self._events.outputs(message)
             case Rejected():
                 self._events.rejected(message)
+            case PolicyInForce():
+                self._events.policy(message)
             case Status():
                 if self.is_up:
                     self._events.status(message)

@@ -17,7 +17,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from frontend_svc import errors
+from frontend_svc import admin, errors
 from frontend_svc.address import AddressFile, bind
 from frontend_svc.backend import Backend
 from frontend_svc.boundary import Boundary
@@ -27,6 +27,7 @@ from frontend_svc.models import ModelService
 from frontend_svc.settings import Settings
 from svc_wire.rundir import RunDir
 from twostroke.v1 import generation_pb2_grpc as rpc
+from twostroke.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 
 WORKERS_MAX = 4
 """Threads that tokenise."""
@@ -122,10 +123,12 @@ def _server(
         GenerationService(backend, workers, settings), server
     )
     rpc.add_ModelServiceServicer_to_server(ModelService(backend), server)
+    names = [*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME]
+    if settings.admin or admin.is_private(settings.host):
+        add_AdminServiceServicer_to_server(admin.AdminService(backend), server)
+        names.append(admin.NAME)
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection(
-        (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-    )
+    reflection.enable_server_reflection(names, server)
     return server
 
 

@@ -9,6 +9,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 50051
     """0 takes any free port."""
+    admin: bool = False
+    """Serve AdminService although other machines reach the address; on loopback it always is."""
     tokenizer: Path | None = None
     """Folder with tokenizer.json; None is the folder that the executor names."""
     stream_buffer_tokens: int = 4096

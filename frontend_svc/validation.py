@@ -16,6 +16,8 @@ from svc_wire.ids import STOP_IDS_MAX
 from twostroke.v1 import generation_pb2 as pb
 
 REQUEST_ID_MAX = 128
+TENANT_MAX = 128
+EXPECTED_TOKENS_MAX = 2**31 - 1
 STOP_STRINGS_MAX = 16
 STOP_STRING_BYTES_MAX = 256
 TEMPERATURE_MAX = 10.0
@@ -33,6 +35,9 @@ class CheckedRequest:
     stop_ids: tuple[int, ...]
     sampling: Sampling
     priority: int
+    tenant: str
+    expected_tokens: int
+    """0: not said."""
     wants_text: bool
     wants_token_ids: bool
     skip_special_tokens: bool
@@ -53,6 +58,8 @@ def check(request: pb.GenerateRequest, model: ServedModel, seed: int) -> Checked
         stop_ids=_stop_ids(stop, model),
         sampling=_resolved(request.sampling, model, seed),
         priority=request.priority,
+        tenant=request.tenant,
+        expected_tokens=min(stop.expected_tokens, EXPECTED_TOKENS_MAX),
         wants_text=output.text or not output.HasField("text"),
         wants_token_ids=output.token_ids or not output.HasField("token_ids"),
         skip_special_tokens=output.skip_special_tokens
@@ -80,6 +87,8 @@ def _stop_ids(stop: pb.StopCriteria, model: ServedModel) -> tuple[int, ...]:
 def _violations(request: pb.GenerateRequest, model: ServedModel) -> Iterator[Violation]:
     if len(request.request_id) > REQUEST_ID_MAX:
         yield Violation("request_id", f"must have at most {REQUEST_ID_MAX} characters")
+    if len(request.tenant) > TENANT_MAX:
+        yield Violation("tenant", f"must have at most {TENANT_MAX} characters")
     yield from _prompt_violations(request, model)
     yield from _sampling_violations(request.sampling)
     yield from _stop_violations(request.stop, model)

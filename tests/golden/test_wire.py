@@ -15,7 +15,7 @@ from svc_wire.layout import LAYOUT_VERSION, layout_text
 from svc_wire.record import Header
 from tests.support.messages import LINKS
 from tests.support.plans import SMALL, plan_buffer, result_buffer
-from twostroke.v1 import generation_pb2
+from twostroke.v1 import admin_pb2, generation_pb2
 
 Golden = Callable[[str, str], None]
 
@@ -38,8 +38,15 @@ def test_the_bytes_of_messages(golden: Golden) -> None:
 
 
 def test_the_public_proto(golden: Golden) -> None:
-    file = FileDescriptorProto()
-    generation_pb2.DESCRIPTOR.CopyToProto(file)
+    lines = []
+    for module in (generation_pb2, admin_pb2):
+        file = FileDescriptorProto()
+        module.DESCRIPTOR.CopyToProto(file)
+        lines += _file_lines(file)
+    golden("proto.txt", "\n".join(lines) + "\n")
+
+
+def _file_lines(file: FileDescriptorProto) -> list[str]:
     lines = [f"package {file.package} {file.syntax}"]
     for service in file.service:
         lines.append(f"service {service.name}")
@@ -50,7 +57,7 @@ def test_the_public_proto(golden: Golden) -> None:
     for enum in file.enum_type:
         lines.append(f"enum {enum.name}")
         lines += [f"  {value.number} {value.name}" for value in enum.value]
-    golden("proto.txt", "\n".join(lines) + "\n")
+    return lines
 
 
 def _method_line(method: MethodDescriptorProto) -> str:

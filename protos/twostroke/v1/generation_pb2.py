@@ -24,49 +24,49 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtwostroke/v1/generation.proto\x12\x0ctwostroke.v1\"\xf3\x02\n\x0fGenerateRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05model\x18\x02 \x01(\tH\x02\x88\x01\x01\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x18.twostroke.v1.ChatPromptH\x00\x12+\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x16.twostroke.v1.TokenIdsH\x00\x12.\n\x08sampling\x18\x06 \x01(\x0b\x32\x1c.twostroke.v1.SamplingParams\x12(\n\x04stop\x18\x07 \x01(\x0b\x32\x1a.twostroke.v1.StopCriteria\x12+\n\x06output\x18\x08 \x01(\x0b\x32\x1b.twostroke.v1.OutputOptions\x12\x15\n\x08priority\x18\n \x01(\x05H\x03\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\x08\n\x06_modelB\x0b\n\t_priority\"w\n\nChatPrompt\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.twostroke.v1.ChatMessage\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x18\n\x16_add_generation_prompt\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xb0\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seed\"\xe4\x01\n\x0cStopCriteria\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07strings\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12 \n\x13include_stop_string\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nignore_eos\x18\x06 \x01(\x08H\x03\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x16\n\x14_include_stop_stringB\r\n\x0b_ignore_eos\"\x8b\x01\n\rOutputOptions\x12\x11\n\x04text\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x16\n\ttoken_ids\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x02\x88\x01\x01\x42\x07\n\x05_textB\x0c\n\n_token_idsB\x16\n\x14_skip_special_tokens\"\xb8\x01\n\x10GenerateResponse\x12-\n\x06prompt\x18\x01 \x01(\x0b\x32\x18.twostroke.v1.PromptInfoH\x00\x88\x01\x01\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x14.twostroke.v1.FinishH\x01\x88\x01\x01\x42\t\n\x07_promptB\t\n\x07_finish\"5\n\nPromptInfo\x12\x13\n\x0btoken_count\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\xaf\x01\n\x06\x46inish\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.twostroke.v1.FinishReason\x12\x12\n\x08token_id\x18\x02 \x01(\rH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\"\n\x05usage\x18\x04 \x01(\x0b\x32\x13.twostroke.v1.Usage\x12&\n\x07timings\x18\x05 \x01(\x0b\x32\x15.twostroke.v1.TimingsB\t\n\x07matched\"a\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x13\n\x0bpreemptions\x18\x04 \x01(\r\"c\n\x07Timings\x12\x11\n\tqueued_ms\x18\x01 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\x02 \x01(\x01\x12\x10\n\x08total_ms\x18\x03 \x01(\x01\x12\x1b\n\x13\x65xecutor_busy_share\x18\x04 \x01(\x01\"\x15\n\x13GetModelInfoRequest\"\xa6\x01\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x13sequence_length_max\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x19\n\x11has_chat_template\x18\x07 \x01(\x08\"\x18\n\x16GetServerStatusRequest\"\xfc\x01\n\x17GetServerStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07running\x18\x06 \x01(\r\x12\x14\n\x0c\x62locks_total\x18\x07 \x01(\r\x12\x13\n\x0b\x62locks_free\x18\x08 \x01(\r\x12\r\n\x05steps\x18\t \x01(\x04\x12\x15\n\routput_tokens\x18\n \x01(\x04\x12\x13\n\x0bpreemptions\x18\x0b \x01(\x04\x12\x1b\n\x13\x65xecutor_busy_share\x18\x0c \x01(\x01*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32`\n\x11GenerationService\x12K\n\x08Generate\x12\x1d.twostroke.v1.GenerateRequest\x1a\x1e.twostroke.v1.GenerateResponse0\x01\x32\xc5\x01\n\x0cModelService\x12U\n\x0cGetModelInfo\x12!.twostroke.v1.GetModelInfoRequest\x1a\".twostroke.v1.GetModelInfoResponse\x12^\n\x0fGetServerStatus\x12$.twostroke.v1.GetServerStatusRequest\x1a%.twostroke.v1.GetServerStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtwostroke/v1/generation.proto\x12\x0ctwostroke.v1\"\x93\x03\n\x0fGenerateRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05model\x18\x02 \x01(\tH\x02\x88\x01\x01\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x18.twostroke.v1.ChatPromptH\x00\x12+\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x16.twostroke.v1.TokenIdsH\x00\x12.\n\x08sampling\x18\x06 \x01(\x0b\x32\x1c.twostroke.v1.SamplingParams\x12(\n\x04stop\x18\x07 \x01(\x0b\x32\x1a.twostroke.v1.StopCriteria\x12+\n\x06output\x18\x08 \x01(\x0b\x32\x1b.twostroke.v1.OutputOptions\x12\x15\n\x08priority\x18\n \x01(\x05H\x03\x88\x01\x01\x12\x13\n\x06tenant\x18\x0b \x01(\tH\x04\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\x08\n\x06_modelB\x0b\n\t_priorityB\t\n\x07_tenant\"w\n\nChatPrompt\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.twostroke.v1.ChatMessage\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x18\n\x16_add_generation_prompt\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xb0\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seed\"\x96\x02\n\x0cStopCriteria\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07strings\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12 \n\x13include_stop_string\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nignore_eos\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12\x1c\n\x0f\x65xpected_tokens\x18\x07 \x01(\rH\x04\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x16\n\x14_include_stop_stringB\r\n\x0b_ignore_eosB\x12\n\x10_expected_tokens\"\x8b\x01\n\rOutputOptions\x12\x11\n\x04text\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x16\n\ttoken_ids\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x02\x88\x01\x01\x42\x07\n\x05_textB\x0c\n\n_token_idsB\x16\n\x14_skip_special_tokens\"\xb8\x01\n\x10GenerateResponse\x12-\n\x06prompt\x18\x01 \x01(\x0b\x32\x18.twostroke.v1.PromptInfoH\x00\x88\x01\x01\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x14.twostroke.v1.FinishH\x01\x88\x01\x01\x42\t\n\x07_promptB\t\n\x07_finish\"5\n\nPromptInfo\x12\x13\n\x0btoken_count\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\xaf\x01\n\x06\x46inish\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.twostroke.v1.FinishReason\x12\x12\n\x08token_id\x18\x02 \x01(\rH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\"\n\x05usage\x18\x04 \x01(\x0b\x32\x13.twostroke.v1.Usage\x12&\n\x07timings\x18\x05 \x01(\x0b\x32\x15.twostroke.v1.TimingsB\t\n\x07matched\"a\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x13\n\x0bpreemptions\x18\x04 \x01(\r\"c\n\x07Timings\x12\x11\n\tqueued_ms\x18\x01 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\x02 \x01(\x01\x12\x10\n\x08total_ms\x18\x03 \x01(\x01\x12\x1b\n\x13\x65xecutor_busy_share\x18\x04 \x01(\x01\"\x15\n\x13GetModelInfoRequest\"\xa6\x01\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x13sequence_length_max\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x19\n\x11has_chat_template\x18\x07 \x01(\x08\"\x18\n\x16GetServerStatusRequest\"\xfc\x01\n\x17GetServerStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07running\x18\x06 \x01(\r\x12\x14\n\x0c\x62locks_total\x18\x07 \x01(\r\x12\x13\n\x0b\x62locks_free\x18\x08 \x01(\r\x12\r\n\x05steps\x18\t \x01(\x04\x12\x15\n\routput_tokens\x18\n \x01(\x04\x12\x13\n\x0bpreemptions\x18\x0b \x01(\x04\x12\x1b\n\x13\x65xecutor_busy_share\x18\x0c \x01(\x01*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32`\n\x11GenerationService\x12K\n\x08Generate\x12\x1d.twostroke.v1.GenerateRequest\x1a\x1e.twostroke.v1.GenerateResponse0\x01\x32\xc5\x01\n\x0cModelService\x12U\n\x0cGetModelInfo\x12!.twostroke.v1.GetModelInfoRequest\x1a\".twostroke.v1.GetModelInfoResponse\x12^\n\x0fGetServerStatus\x12$.twostroke.v1.GetServerStatusRequest\x1a%.twostroke.v1.GetServerStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'twostroke.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2258
-  _globals['_FINISHREASON']._serialized_end=2353
+  _globals['_FINISHREASON']._serialized_start=2340
+  _globals['_FINISHREASON']._serialized_end=2435
   _globals['_GENERATEREQUEST']._serialized_start=48
-  _globals['_GENERATEREQUEST']._serialized_end=419
-  _globals['_CHATPROMPT']._serialized_start=421
-  _globals['_CHATPROMPT']._serialized_end=540
-  _globals['_CHATMESSAGE']._serialized_start=542
-  _globals['_CHATMESSAGE']._serialized_end=586
-  _globals['_TOKENIDS']._serialized_start=588
-  _globals['_TOKENIDS']._serialized_end=611
-  _globals['_SAMPLINGPARAMS']._serialized_start=614
-  _globals['_SAMPLINGPARAMS']._serialized_end=790
-  _globals['_STOPCRITERIA']._serialized_start=793
-  _globals['_STOPCRITERIA']._serialized_end=1021
-  _globals['_OUTPUTOPTIONS']._serialized_start=1024
-  _globals['_OUTPUTOPTIONS']._serialized_end=1163
-  _globals['_GENERATERESPONSE']._serialized_start=1166
-  _globals['_GENERATERESPONSE']._serialized_end=1350
-  _globals['_PROMPTINFO']._serialized_start=1352
-  _globals['_PROMPTINFO']._serialized_end=1405
-  _globals['_FINISH']._serialized_start=1408
-  _globals['_FINISH']._serialized_end=1583
-  _globals['_USAGE']._serialized_start=1585
-  _globals['_USAGE']._serialized_end=1682
-  _globals['_TIMINGS']._serialized_start=1684
-  _globals['_TIMINGS']._serialized_end=1783
-  _globals['_GETMODELINFOREQUEST']._serialized_start=1785
-  _globals['_GETMODELINFOREQUEST']._serialized_end=1806
-  _globals['_GETMODELINFORESPONSE']._serialized_start=1809
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1975
-  _globals['_GETSERVERSTATUSREQUEST']._serialized_start=1977
-  _globals['_GETSERVERSTATUSREQUEST']._serialized_end=2001
-  _globals['_GETSERVERSTATUSRESPONSE']._serialized_start=2004
-  _globals['_GETSERVERSTATUSRESPONSE']._serialized_end=2256
-  _globals['_GENERATIONSERVICE']._serialized_start=2355
-  _globals['_GENERATIONSERVICE']._serialized_end=2451
-  _globals['_MODELSERVICE']._serialized_start=2454
-  _globals['_MODELSERVICE']._serialized_end=2651
+  _globals['_GENERATEREQUEST']._serialized_end=451
+  _globals['_CHATPROMPT']._serialized_start=453
+  _globals['_CHATPROMPT']._serialized_end=572
+  _globals['_CHATMESSAGE']._serialized_start=574
+  _globals['_CHATMESSAGE']._serialized_end=618
+  _globals['_TOKENIDS']._serialized_start=620
+  _globals['_TOKENIDS']._serialized_end=643
+  _globals['_SAMPLINGPARAMS']._serialized_start=646
+  _globals['_SAMPLINGPARAMS']._serialized_end=822
+  _globals['_STOPCRITERIA']._serialized_start=825
+  _globals['_STOPCRITERIA']._serialized_end=1103
+  _globals['_OUTPUTOPTIONS']._serialized_start=1106
+  _globals['_OUTPUTOPTIONS']._serialized_end=1245
+  _globals['_GENERATERESPONSE']._serialized_start=1248
+  _globals['_GENERATERESPONSE']._serialized_end=1432
+  _globals['_PROMPTINFO']._serialized_start=1434
+  _globals['_PROMPTINFO']._serialized_end=1487
+  _globals['_FINISH']._serialized_start=1490
+  _globals['_FINISH']._serialized_end=1665
+  _globals['_USAGE']._serialized_start=1667
+  _globals['_USAGE']._serialized_end=1764
+  _globals['_TIMINGS']._serialized_start=1766
+  _globals['_TIMINGS']._serialized_end=1865
+  _globals['_GETMODELINFOREQUEST']._serialized_start=1867
+  _globals['_GETMODELINFOREQUEST']._serialized_end=1888
+  _globals['_GETMODELINFORESPONSE']._serialized_start=1891
+  _globals['_GETMODELINFORESPONSE']._serialized_end=2057
+  _globals['_GETSERVERSTATUSREQUEST']._serialized_start=2059
+  _globals['_GETSERVERSTATUSREQUEST']._serialized_end=2083
+  _globals['_GETSERVERSTATUSRESPONSE']._serialized_start=2086
+  _globals['_GETSERVERSTATUSRESPONSE']._serialized_end=2338
+  _globals['_GENERATIONSERVICE']._serialized_start=2437
+  _globals['_GENERATIONSERVICE']._serialized_end=2533
+  _globals['_MODELSERVICE']._serialized_start=2536
+  _globals['_MODELSERVICE']._serialized_end=2733
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ stream; cancelling the call or passing its deadline ends the request and frees w
 
 ErrorInfo reasons: INVALID_FIELD (with google.rpc.BadRequest that names the field), TOO_LONG,
 QUEUE_FULL (with google.rpc.RetryInfo), NOT_READY (with RetryInfo), DRAINING (with RetryInfo),
-SLOW_READER, EXECUTOR_LOST, SCHEDULER_LOST, EXECUTION_FAILED.
+SLOW_READER, REFUSED_BY_POLICY (with RetryInfo), EXECUTOR_LOST, SCHEDULER_LOST, EXECUTION_FAILED.
 """
 
 import builtins
@@ -67,6 +67,7 @@ class GenerateRequest(google.protobuf.message.Message):
     STOP_FIELD_NUMBER: builtins.int
     OUTPUT_FIELD_NUMBER: builtins.int
     PRIORITY_FIELD_NUMBER: builtins.int
+    TENANT_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """A name of the caller's for logs, at most 128 characters. Need not be unique. Absent: made up."""
     model: builtins.str
@@ -75,6 +76,8 @@ class GenerateRequest(google.protobuf.message.Message):
     """Raw text; special tokens in it are recognised, the model's beginning token is added."""
     priority: builtins.int
     """Higher goes first where the scheduling policy heeds it (policy "priority"). Absent: 0."""
+    tenant: builtins.str
+    """On whose account, at most 128 characters. Policy "fair" shares out by it. Absent: nobody's."""
     @property
     def chat(self) -> global___ChatPrompt:
         """A conversation, rendered by the model's own chat template."""
@@ -107,15 +110,18 @@ class GenerateRequest(google.protobuf.message.Message):
         stop: global___StopCriteria | None = ...,
         output: global___OutputOptions | None = ...,
         priority: builtins.int | None = ...,
+        tenant: builtins.str | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "text", b"text", "token_ids", b"token_ids"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "_tenant", b"_tenant", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "_tenant", b"_tenant", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_model", b"_model"]) -> typing.Literal["model"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_priority", b"_priority"]) -> typing.Literal["priority"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_request_id", b"_request_id"]) -> typing.Literal["request_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_tenant", b"_tenant"]) -> typing.Literal["tenant"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["prompt", b"prompt"]) -> typing.Literal["text", "chat", "token_ids"] | None: ...
 
@@ -248,6 +254,7 @@ class StopCriteria(google.protobuf.message.Message):
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     INCLUDE_STOP_STRING_FIELD_NUMBER: builtins.int
     IGNORE_EOS_FIELD_NUMBER: builtins.int
+    EXPECTED_TOKENS_FIELD_NUMBER: builtins.int
     max_tokens: builtins.int
     """Most tokens to generate, at least 1. Absent: as many as fit."""
     min_tokens: builtins.int
@@ -256,6 +263,10 @@ class StopCriteria(google.protobuf.message.Message):
     """Send the stop string that matched. Absent: false."""
     ignore_eos: builtins.bool
     """Go on past the model's end-of-sequence tokens. Absent: false."""
+    expected_tokens: builtins.int
+    """A guess at how many tokens there will be; bounds nothing. Policies "sjf" and "deadline" plan
+    with it. Absent: max_tokens stands in for it.
+    """
     @property
     def strings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Generation ends when one of these appears in the text; the match is not sent unless
@@ -275,9 +286,12 @@ class StopCriteria(google.protobuf.message.Message):
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
         include_stop_string: builtins.bool | None = ...,
         ignore_eos: builtins.bool | None = ...,
+        expected_tokens: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_ignore_eos", b"_ignore_eos", "_include_stop_string", b"_include_stop_string", "_max_tokens", b"_max_tokens", "_min_tokens", b"_min_tokens", "ignore_eos", b"ignore_eos", "include_stop_string", b"include_stop_string", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_ignore_eos", b"_ignore_eos", "_include_stop_string", b"_include_stop_string", "_max_tokens", b"_max_tokens", "_min_tokens", b"_min_tokens", "ignore_eos", b"ignore_eos", "include_stop_string", b"include_stop_string", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "strings", b"strings", "token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_expected_tokens", b"_expected_tokens", "_ignore_eos", b"_ignore_eos", "_include_stop_string", b"_include_stop_string", "_max_tokens", b"_max_tokens", "_min_tokens", b"_min_tokens", "expected_tokens", b"expected_tokens", "ignore_eos", b"ignore_eos", "include_stop_string", b"include_stop_string", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_expected_tokens", b"_expected_tokens", "_ignore_eos", b"_ignore_eos", "_include_stop_string", b"_include_stop_string", "_max_tokens", b"_max_tokens", "_min_tokens", b"_min_tokens", "expected_tokens", b"expected_tokens", "ignore_eos", b"ignore_eos", "include_stop_string", b"include_stop_string", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "strings", b"strings", "token_ids", b"token_ids"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_tokens", b"_expected_tokens"]) -> typing.Literal["expected_tokens"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_ignore_eos", b"_ignore_eos"]) -> typing.Literal["ignore_eos"] | None: ...
     @typing.overload

@@ -9,7 +9,7 @@ stream; cancelling the call or passing its deadline ends the request and frees w
 
 ErrorInfo reasons: INVALID_FIELD (with google.rpc.BadRequest that names the field), TOO_LONG,
 QUEUE_FULL (with google.rpc.RetryInfo), NOT_READY (with RetryInfo), DRAINING (with RetryInfo),
-SLOW_READER, EXECUTOR_LOST, SCHEDULER_LOST, EXECUTION_FAILED.
+SLOW_READER, REFUSED_BY_POLICY (with RetryInfo), EXECUTOR_LOST, SCHEDULER_LOST, EXECUTION_FAILED.
 """
 
 import abc
