@@ -24,6 +24,7 @@ class InFlight:
 
     step: int
     lanes: Indices  # [R]
+    seq_ids: Int64s  # [R]
     tenancy: Int64s  # [R]
     samples: Bools  # [R]
     stop: Int32s  # [R]
@@ -139,12 +140,9 @@ class Batch:
     def _running_changed(self) -> None:
         self.lanes = np.array([sequence.lane for sequence in self.running], np.intp)
 
-    def sequences_in_flight(self) -> list[Sequence]:
-        """Running sequences with rows in steps that are in flight, in the policy's order."""
-        live = np.zeros(self.capacity.lanes, np.bool_)
-        for flight in self.in_flight:
-            live[flight.lanes[self.table.tenancy[flight.lanes] == flight.tenancy]] = True
-        return [sequence for sequence in self.running if live[sequence.lane]]
+    def seq_ids_in_flight(self) -> set[int]:
+        """Whose rows are in flight: running sequences, and some that have left meanwhile."""
+        return {seq_id for flight in self.in_flight for seq_id in flight.seq_ids.tolist()}
 
     # -- the prefix cache --------------------------------------------------------------------------
 

@@ -133,13 +133,27 @@ class Scheduler:
         batch = self._batch
         if batch is None:
             return []
-        causes = self._suspects.count_loss(batch.sequences_in_flight())
+        causes = self._blame(batch.seq_ids_in_flight())
         for sequence in list(batch.running):
             self._put_back(batch, sequence)
         self._batch = None
         self._order.set_batch(None)
         message = "the executor fails whenever it computes this request"
         return [self._end_waiting(cause, FinishReason.ERROR, message) for cause in causes]
+
+    def _blame(self, seq_ids: set[int]) -> list[Sequence]:
+        """Suspects those whose rows were in flight; returns who is found to be the cause.
+
+        Some of them were pre-empted meanwhile, and move from the queue to the suspects.
+        """
+        present = [s for seq_id, s in self._sequences.items() if seq_id in seq_ids]
+        waiting = [s for s in present if s.state is State.WAITING and s not in self._suspects]
+        causes = self._suspects.count_loss(present, gone=len(seq_ids) - len(present))
+        for sequence in waiting:
+            if sequence in self._suspects:
+                self._waiting.remove(sequence)
+                self._suspects.waiting.add(sequence)
+        return causes
 
     # -- requests come and go ----------------------------------------------------------------------
 
@@ -310,6 +324,7 @@ class Scheduler:
             InFlight(
                 step=batch.step,
                 lanes=lanes,
+                seq_ids=table.seq_id.take(lanes),
                 tenancy=table.tenancy.take(lanes),
                 samples=samples,
                 stop=stop,

@@ -34,16 +34,18 @@ class Suspects:
         """Whether one more suspect may join those that run."""
         return sum(sequence in self._losses for sequence in running) < self._group_max
 
-    def count_loss(self, in_flight: list[Sequence]) -> list[Sequence]:
+    def count_loss(self, in_flight: list[Sequence], gone: int) -> list[Sequence]:
         """Takes note of a loss with rows of these sequences in flight; returns who is the cause.
 
-        Whoever was a suspect stays one; the others become suspects only if nobody was.
+        Whoever was a suspect stays one; the others become suspects only if nobody was. `gone`: how
+        many others had rows in flight and have ended since; one of them may have been the cause.
         """
         group = [sequence for sequence in in_flight if sequence in self._losses] or in_flight
         for sequence in group:
             self._losses[sequence] = self._losses.get(sequence, 0) + 1
         self._group_max = max(1, (len(group) + 1) // 2)
-        is_found = len(group) == 1 and self._losses[group[0]] >= self._losses_max
+        is_alone = len(group) == 1 and not gone
+        is_found = is_alone and self._losses[group[0]] >= self._losses_max
         return group if is_found else []
 
     def clear(self, sequences: Iterable[Sequence]) -> None:

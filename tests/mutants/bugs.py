@@ -263,8 +263,8 @@ BUGS = [
     Bug(
         "an innocent is blamed for the loss of the executor",
         "suspects.py",
-        "is_found = len(group) == 1 and ",
-        "is_found = 1 <= len(group) <= 3 and ",
+        "is_alone = len(group) == 1 and not gone",
+        "is_alone = 1 <= len(group) <= 3",
     ),
     Bug(
         "whoever was suspected stays suspected",
