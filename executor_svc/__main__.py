@@ -49,7 +49,9 @@ def main(
     dtype: Annotated[
         str, typer.Option(envvar="TWOSTROKE_DTYPE", help="auto, float32, bfloat16 or float16.")
     ] = "auto",
-    device: Annotated[str, typer.Option(envvar="TWOSTROKE_DEVICE", help="auto or cpu.")] = "auto",
+    device: Annotated[
+        str, typer.Option(envvar="TWOSTROKE_DEVICE", help="auto, cpu or cuda.")
+    ] = "auto",
     rows_max: Annotated[
         int | None, typer.Option(envvar="TWOSTROKE_ROWS_MAX", min=1, help="Most rows a step.")
     ] = None,
@@ -74,14 +76,28 @@ def main(
         ),
     ] = None,
     kv_memory: Annotated[
-        int,
+        int | None,
         typer.Option(
             envvar="TWOSTROKE_KV_MEMORY",
             parser=_size,
             metavar="SIZE",
-            help="Memory for the KV cache, for example 512MiB.",
+            help="Memory for the KV cache, for example 512MiB; absent: 1GiB on a CPU, what is left "
+            "beside the model on a GPU.",
         ),
-    ] = "1GiB",  # type: ignore[assignment]
+    ] = None,
+    load_format: Annotated[
+        str,
+        typer.Option(
+            envvar="TWOSTROKE_LOAD_FORMAT",
+            help="auto, or dummy: random weights of the model's shape, for benchmarks on a GPU.",
+        ),
+    ] = "auto",
+    attention: Annotated[
+        str,
+        typer.Option(
+            envvar="TWOSTROKE_ATTENTION", help="On a GPU: auto, flashinfer or triton kernels."
+        ),
+    ] = "auto",
     threads: Annotated[
         int | None,
         typer.Option(envvar="TWOSTROKE_THREADS", min=1, help="CPU threads; absent: CPUs less one."),
@@ -92,6 +108,10 @@ def main(
             envvar="TWOSTROKE_STEP_MS", min=0, help="Hash model only: how long a step takes."
         ),
     ] = 0.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(envvar="TWOSTROKE_TRACE", help="Append every step's timing to this file."),
+    ] = None,
     log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
 ) -> None:
     """Executes the batch plans of the scheduler of one runtime directory."""
@@ -110,6 +130,9 @@ def main(
         kv_memory_bytes=kv_memory,
         threads=threads,
         step_ms=step_ms,
+        load_format=load_format,
+        attention=attention,
+        trace=trace,
     )
     try:
         loaded = _run(config, RunDir(run_dir), log)

@@ -9,6 +9,7 @@ from executor_svc.errors import ExecutorError
 from executor_svc.hash_runner import HashRunner
 from executor_svc.model_source import find_model
 from executor_svc.runner import Runner
+from executor_svc.tracing import TracedRunner
 from svc_wire.capacity import Capacity
 
 HASH = "hash"
@@ -25,6 +26,8 @@ def make_runner(config: ExecutorConfig) -> Runner:
     begin = time.monotonic()
     log.info("loading", model=config.model)
     runner = _hash_runner(config) if config.model == HASH else _torch_runner(config)
+    if config.trace is not None:
+        runner = TracedRunner(runner, config.trace)
     log.info(
         "ready",
         model=runner.model.name,
@@ -61,6 +64,13 @@ def _hash_runner(config: ExecutorConfig) -> Runner:
 def _torch_runner(config: ExecutorConfig) -> Runner:
     folder = find_model(config.model)
     # torch takes seconds to import: neither the hash runner nor a misspelt name should pay for it.
+    from executor_svc.devices import choose_device
+
+    device = choose_device(config.device)
+    if device.type == "cuda":
+        from executor_svc.cuda.assembly import make_cuda_runner
+
+        return make_cuda_runner(config, folder, device)
     from executor_svc.torch_assembly import make_torch_runner
 
     return make_torch_runner(config, folder)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -20,8 +21,14 @@ class ExecutorConfig:
     model_len_max: int | None = None
     block_size: int = 16
     num_blocks: int | None = None
-    kv_memory_bytes: int = 1 << 30
+    kv_memory_bytes: int | None = None
     """Memory for the KV cache, if num_blocks is None."""
+    load_format: str = "auto"
+    """"auto" reads the weights; "dummy" makes them up, for benchmarks."""
+    attention: str = "auto"
+    """CUDA only: "auto", "flashinfer" or "triton"."""
+    trace: Path | None = None
+    """A file that every step's timing is appended to; see tracing.py."""
     threads: int | None = None
     step_ms: float = 0.0
     """Hash runner only: how long a step takes."""

@@ -19,6 +19,7 @@ from svc_wire.capacity import Capacity
 
 CPU_ROWS_MAX = 32
 CPU_TOKENS_MAX = 512
+CPU_KV_MEMORY_BYTES = 1 << 30
 
 
 def make_torch_runner(config: ExecutorConfig, folder: Path) -> Runner:
@@ -58,10 +59,11 @@ def find_capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
     each = block_bytes(model.layers, config.block_size, model.dtype)
     lanes = 2 * rows_max
     useful = lanes * -(-model_len_max // config.block_size)
-    num_blocks = config.num_blocks or min(config.kv_memory_bytes // each, useful)
+    kv_memory_bytes = config.kv_memory_bytes or CPU_KV_MEMORY_BYTES
+    num_blocks = config.num_blocks or min(kv_memory_bytes // each, useful)
     if num_blocks < 1:
         raise ExecutorError(
-            f"--kv-memory of {config.kv_memory_bytes} bytes does not hold one KV block, "
+            f"--kv-memory of {kv_memory_bytes} bytes does not hold one KV block, "
             f"which takes {each} bytes"
         )
     needed, available = num_blocks * each, _available_bytes()

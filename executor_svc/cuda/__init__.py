@@ -1,0 +1,1 @@
+"""The CUDA executor. Nothing here is imported on a machine without a device."""

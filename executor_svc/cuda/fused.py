@@ -1,0 +1,169 @@
+"""A decoder of the Llama kind, fused, over the weights of transformers' own modules.
+
+Projections that read the same input become one matrix product; what lies between matrix products
+becomes one kernel each. The merged weights are the storage of the original parameters from then on
+(as views), so that the unfused model stays usable and nothing is held twice.
+
+Which families may be served so is decided by their structure here, and by trial in fusing.py.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from executor_svc.attention import LayerCall
+from executor_svc.cuda.kernels import add_norm, embed_norm, rope_write, swiglu
+from executor_svc.cuda.products import Weight
+from executor_svc.kv_cache import KvCache
+from executor_svc.model import CausalModel
+
+
+class CachedAttention(Protocol):
+    """Attention over a cache that holds the step's own keys already."""
+
+    def attend_cached(self, query: Tensor, call: LayerCall) -> Tensor: ...
+
+
+class NotFusable(Exception):
+    """The family is served unfused; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    qkv: Weight  # [(Hq + 2 Hk) * D, N]
+    qkv_bias: Tensor | None
+    output: Weight  # [N, Hq * D]
+    gate_up: Weight  # [2 I, N]
+    down: Weight  # [N, I]
+    input_norm: Tensor  # [N]
+    post_norm: Tensor  # [N]
+    head_norms: tuple[Tensor, Tensor, float] | None
+    call: LayerCall
+
+
+class FusedModel:
+    """Logits of packed tokens through the fused layers."""
+
+    def __init__(self, model: CausalModel, calls: list[LayerCall], positions: int) -> None:
+        """Merges the weights of `model` in place. Raises NotFusable, before anything is changed."""
+        inner = model.module.model
+        self._rope = _rope_tables(inner, model, positions)
+        self._layers = [_merge(*pair) for pair in _checked_layers(inner, calls)]
+        self._embedding: Tensor = inner.embed_tokens.weight
+        self._final_norm: Tensor = inner.norm.weight
+        self._head: Tensor = model.module.lm_head.weight
+        self._eps = float(inner.norm.variance_epsilon)
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        kv_slots: Tensor,
+        keep: Tensor | None,
+        cache: KvCache,
+        attention: CachedAttention,
+    ) -> Tensor:
+        """Logits [S, vocab] of the tokens at `keep` [S] (None: all), for T packed tokens."""
+        layers, eps = self._layers, self._eps
+        x, residual = embed_norm(token_ids, self._embedding, layers[0].input_norm, eps)
+        for index, layer in enumerate(layers):
+            is_last = index + 1 == len(layers)
+            next_norm = self._final_norm if is_last else layers[index + 1].input_norm
+            query = rope_write(
+                layer.qkv.product(x), layer.qkv_bias, positions, kv_slots, self._rope,
+                (cache.keys[index], cache.values[index]), layer.head_norms,
+            )  # fmt: skip
+            x = attention.attend_cached(query, layer.call).flatten(1)
+            x = add_norm(layer.output.product(x), residual, layer.post_norm, eps)
+            x = swiglu(layer.gate_up.product(x), x.dtype)
+            product = layer.down.product(x)
+            if is_last and keep is not None:
+                product, residual = product[:, keep], residual[keep]
+            x = add_norm(product, residual, next_norm, eps)
+        return linear(x, self._head)
+
+
+def _checked_layers(inner: Any, calls: list[LayerCall]) -> list[tuple[Any, LayerCall]]:
+    """The decoder layers, if all are of the one structure that `_merge` understands."""
+    for layer in inner.layers:
+        _require_children(
+            layer, {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+        )
+        _require_children(
+            layer.self_attn, {"q_proj", "k_proj", "v_proj", "o_proj"}, {"q_norm", "k_norm"}
+        )
+        _require_children(layer.mlp, {"gate_proj", "up_proj", "down_proj", "act_fn"})
+        linears = [m for m in layer.modules() if isinstance(m, nn.Linear)]
+        if len(linears) != 7 or any(type(m) is not nn.Linear for m in linears):
+            raise NotFusable("projections are not plain linear layers")
+        whole = (
+            layer.self_attn.o_proj,
+            layer.mlp.gate_proj,
+            layer.mlp.up_proj,
+            layer.mlp.down_proj,
+        )
+        if any(m.bias is not None for m in whole):
+            raise NotFusable("output or feed-forward projections have biases")
+        if not hasattr(layer.input_layernorm, "variance_epsilon"):
+            raise NotFusable("norms are not RMS norms")
+    if inner.config.hidden_act != "silu":
+        raise NotFusable(f"its activation is {inner.config.hidden_act}")
+    return list(zip(inner.layers, calls, strict=True))
+
+
+def _require_children(module: nn.Module, wanted: set[str], allowed: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    found = {name for name, _ in module.named_children()}
+    if not wanted <= found <= wanted | allowed:
+        raise NotFusable(f"{type(module).__name__} consists of {', '.join(sorted(found))}")
+
+
+def _merge(layer: Any, call: LayerCall) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    norms = None
+    if hasattr(attention, "q_norm"):
+        norms = (
+            attention.q_norm.weight,
+            attention.k_norm.weight,
+            attention.q_norm.variance_epsilon,
+        )
+    qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
+    return _Layer(
+        qkv=Weight(_join(qkv, "weight")),
+        qkv_bias=None if attention.q_proj.bias is None else _join(qkv, "bias"),
+        output=Weight(attention.o_proj.weight.detach()),
+        gate_up=Weight(_join([mlp.gate_proj, mlp.up_proj], "weight")),
+        down=Weight(mlp.down_proj.weight.detach()),
+        input_norm=layer.input_layernorm.weight,
+        post_norm=layer.post_attention_layernorm.weight,
+        head_norms=norms,
+        call=call,
+    )
+
+
+def _join(modules: list[nn.Module], name: str) -> Tensor:
+    """Concatenates a parameter of several modules and makes each theirs a view of the result."""
+    parameters: list[nn.Parameter] = [getattr(module, name) for module in modules]
+    joined = torch.cat([parameter.detach() for parameter in parameters])
+    for parameter, part in zip(
+        parameters, joined.split([len(parameter) for parameter in parameters]), strict=True
+    ):
+        parameter.data = part
+    return joined
+
+
+def _rope_tables(inner: Any, model: CausalModel, positions: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [positions, D/2] as the model's own module makes them."""
+    rotary = getattr(inner, "rotary_emb", None)
+    if rotary is None or getattr(rotary, "rope_type", "default") not in (
+        "default", "linear", "llama3", "yarn",
+    ):  # fmt: skip
+        raise NotFusable("its rotary positions depend on the length of the sequence")
+    where = torch.arange(positions, device=model.device)[None]
+    cosine, sine = rotary(torch.empty(0, dtype=model.dtype, device=model.device), where)
+    half = model.layers[0].key_dim // 2
+    if cosine.shape[-1] != 2 * half or not torch.equal(cosine[..., :half], cosine[..., half:]):
+        raise NotFusable("its rotary positions do not cover the head in two halves")
+    return cosine[0, :, :half].contiguous(), sine[0, :, :half].contiguous()

@@ -1,0 +1,74 @@
+"""CUDA graphs of decode steps: one for each (slot, bucket of rows, sampler path), in one memory
+pool.
+
+Graphs never run at the same time, so they may share the memory of their intermediate results: what
+the second slot and the smaller buckets need is there already. A step whose graph does not exist yet
+is launched one by one, which also warms up its kernels; the next one of its kind captures.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+import structlog
+import torch
+
+from executor_svc.cuda.attention import StepShape
+from executor_svc.sampler import Path
+
+log = structlog.get_logger()
+
+Key = tuple[StepShape, Path]
+Enqueue = Callable[[StepShape, Path], None]
+
+
+def row_buckets(rows_max: int) -> list[int]:
+    """Rows that decode steps are padded to: dense where a row more costs something."""
+    sizes = [1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(320, rows_max + 64, 64)]
+    return [size for size in sizes if size < rows_max] + [rows_max]
+
+
+class DecodeGraphs:
+    """Captures and replays decode steps on `stream`."""
+
+    def __init__(self, enqueue: Enqueue, stream: torch.cuda.Stream) -> None:
+        self._enqueue = enqueue
+        self._stream = stream
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
+        self._seen: set[Key] = set()
+
+    def run(self, shape: StepShape, path: Path) -> None:
+        """Enqueues one step, by its graph if there is one. The current stream must be ours."""
+        key = shape, path
+        if key not in self._graphs:
+            if key not in self._seen:
+                self._seen.add(key)
+                self._enqueue(shape, path)
+                return
+            self._capture(key)
+        self._graphs[key].replay()
+
+    def capture_all(self, shapes: Iterable[StepShape]) -> None:
+        """Captures the greedy steps of these shapes; the slots must be empty (no rows)."""
+        for shape in shapes:
+            self._enqueue(shape, Path.GREEDY)
+            self._stream.synchronize()
+            self._capture((shape, Path.GREEDY))
+        self._stream.synchronize()
+
+    def _capture(self, key: Key) -> None:
+        begin = time.monotonic()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use CUDA meanwhile; only this thread's calls belong to the graph.
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        ):
+            self._enqueue(*key)
+        self._graphs[key] = graph
+        log.debug(
+            "captured", shape=str(key[0]), path=key[1].value, seconds=time.monotonic() - begin
+        )
+
+    @property
+    def count(self) -> int:
+        return len(self._graphs)

@@ -1,0 +1,163 @@
+"""The Runner on a CUDA device: runner.py says what it promises, pipeline.py how it overlaps."""
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import structlog
+import torch
+
+from executor_svc.cuda.attention import StepShape, choose_attention
+from executor_svc.cuda.device_slot import DeviceSlot, PlanSource
+from executor_svc.cuda.fusing import fuse
+from executor_svc.cuda.graphs import DecodeGraphs, row_buckets
+from executor_svc.cuda.pipeline import Flight, Pipeline
+from executor_svc.cuda.step import Step
+from executor_svc.kv_cache import KvCache
+from executor_svc.model import CausalModel
+from executor_svc.runner import RunnerError
+from executor_svc.sampler import choose_path
+from executor_svc.slots import Lanes
+from svc_wire.capacity import Capacity, ModelInfo
+from svc_wire.frames import BatchPlan, StepResult
+
+log = structlog.get_logger()
+
+_SPIN_S = 200e-6
+_NAP_S = 20e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaOptions:
+    """How a model is run; the defaults are the fastest exact way."""
+
+    attention: str = "auto"
+    fused: bool = True
+    graphs: bool = True
+
+
+class CudaRunner:
+    """A Runner (see executor_svc.runner) that computes on a CUDA device."""
+
+    def __init__(
+        self,
+        model: CausalModel,
+        capacity: Capacity,
+        served_name: str,
+        options: CudaOptions = CudaOptions(),
+    ) -> None:
+        self.capacity = capacity
+        self.model = ModelInfo(
+            name=served_name,
+            path=model.path,
+            eos_ids=model.eos_ids,
+            dtype=str(model.dtype).removeprefix("torch."),
+            device=str(model.device),
+        )
+        device = model.device
+        torch.cuda.synchronize(device)  # the weights were made on another stream
+        self._pipeline = Pipeline(device, capacity.rows_max)
+        with torch.cuda.stream(self._pipeline.compute):
+            fused = fuse(model, capacity.model_len_max) if options.fused else None
+            cache = KvCache.allocate(
+                model.layers, capacity.num_blocks, capacity.block_size, model.dtype, device
+            )
+            self._slots = [DeviceSlot(capacity, device) for _ in range(2)]
+            self._lanes = Lanes(capacity.lanes, device)
+        self._attention = choose_attention(options.attention, model.layers, cache, self._slots)
+        self._step = Step(model, fused, cache, self._attention, self._slots, self._lanes)
+        self._graphs = DecodeGraphs(self._step.enqueue, self._pipeline.compute)
+        self._buckets = row_buckets(capacity.rows_max)
+        self._use_graphs = options.graphs
+        self._source = PlanSource(capacity)
+        self._flights: deque[Flight] = deque()
+        # What was made on one stream is used on others from here on.
+        torch.cuda.synchronize(device)
+
+    def capture(self) -> None:
+        """Captures the graphs of all buckets, so that no request waits for one."""
+        begin = time.monotonic()
+        pool_bytes = []
+        with torch.cuda.stream(self._pipeline.compute):
+            for slot in range(2):
+                before = torch.cuda.memory_reserved()
+                self._graphs.capture_all(
+                    StepShape(slot, rows, rows, 1) for rows in reversed(self._buckets)
+                )
+                pool_bytes.append(torch.cuda.memory_reserved() - before)
+        log.info(
+            "graphs captured",
+            count=self._graphs.count,
+            seconds=round(time.monotonic() - begin, 1),
+            first_slot_mib=pool_bytes[0] >> 20,
+            second_slot_mib=pool_bytes[1] >> 20,
+        )
+
+    def begin(self, epoch: int) -> None:
+        self._pipeline.drain()
+        self._flights.clear()
+        with torch.cuda.stream(self._pipeline.compute):
+            self._lanes.forget()
+
+    def submit(self, plan: BatchPlan, received_ns: int) -> None:
+        slot = plan.step % 2
+        shape, path = self._shape(plan, slot), choose_path(plan)
+        target = self._slots[slot]
+
+        def load() -> None:
+            target.plan_bytes[: len(source)].copy_(source, non_blocking=True)
+            self._attention.plan(plan, shape)
+
+        def run() -> None:
+            if shape.is_decode and self._use_graphs:
+                self._graphs.run(shape, path)
+            else:
+                self._step.enqueue(shape, path)
+
+        try:
+            flight = self._pipeline.claim(slot)
+            source = self._source.host_bytes(plan.raw, slot)
+            flight.epoch, flight.step, flight.rows = plan.epoch, plan.step, plan.rows
+            flight.received_ns = received_ns
+            self._pipeline.enqueue(flight, slot, load, run, target.result)
+        except RuntimeError as error:  # torch raises CUDA's and its own errors as this
+            raise RunnerError(f"step {plan.step} cannot be enqueued: {error}") from error
+        self._flights.append(flight)
+
+    def poll(self) -> StepResult | None:
+        try:
+            if not self._flights or not self._flights[0].d2h_end.query():
+                return None
+            return self._collect(self._flights.popleft())
+        except RuntimeError as error:
+            raise RunnerError(f"a step failed on the device: {error}") from error
+
+    def wait(self, timeout_s: float) -> StepResult | None:
+        begin = time.monotonic()
+        while (result := self.poll()) is None:
+            waited = time.monotonic() - begin
+            if waited >= timeout_s:
+                return None
+            if waited < _SPIN_S:
+                os.sched_yield()
+            else:
+                time.sleep(_NAP_S)
+        return result
+
+    def close(self) -> None:
+        self._pipeline.drain()
+        self._source.release()
+
+    def _shape(self, plan: BatchPlan, slot: int) -> StepShape:
+        if not plan.is_decode:
+            lengths = plan.row_stop - plan.row_start
+            longest = max(2, int(lengths.max()))
+            return StepShape(slot, plan.rows, plan.tokens, longest)
+        rows = next(size for size in self._buckets if size >= plan.rows)
+        return StepShape(slot, rows, rows, 1)
+
+    def _collect(self, flight: Flight) -> StepResult:
+        token, status = flight.host_result.numpy()[:, : flight.rows].copy()
+        timing = self._pipeline.timing(flight)
+        return StepResult(flight.epoch, flight.step, status.astype("uint8"), token, timing)
