@@ -6,7 +6,6 @@ refused with the reason: the failure would be silent otherwise, with sequences t
 other.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,10 @@ from executor_svc.errors import ModelNotUsable, UnsupportedModel
 from svc_wire.ids import STOP_IDS_MAX
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# What transformers raises about a folder's content, which may be anything.
+_LOADER_ERRORS = (
+    OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError
+)  # fmt: skip
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
@@ -71,7 +74,7 @@ def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Causal
             use_safetensors=True,  # the other format is pickle
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except _LOADER_ERRORS as error:
         raise ModelNotUsable(f"cannot load the model in {folder}: {_first_line(error)}") from error
     if missing := sorted(found["missing_keys"]):
         raise ModelNotUsable(
@@ -95,7 +98,7 @@ def read_config(folder: Path) -> Any:
     """The transformers configuration of a local folder. Raises ModelNotUsable."""
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+    except _LOADER_ERRORS as error:
         raise ModelNotUsable(
             f"{folder} is not a model that transformers knows: {_first_line(error)}"
         ) from error

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -28,7 +29,14 @@ from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.frames import BatchPlan, StepResult, StepTiming
 from svc_wire.ids import RowFlag
 
-_Job = tuple[BatchPlan, int]
+_NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    plan: BatchPlan
+    received_ns: int
+    submitted_ns: int
 
 
 class TorchRunner:
@@ -46,11 +54,12 @@ class TorchRunner:
         self._step = _Step(model, capacity)
         self._jobs: queue.SimpleQueue[_Job | Callable[[], None] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
-        self._closing = False
+        self._epoch = _NO_EPOCH
         self._thread = threading.Thread(target=self._device, name="device", daemon=True)
         self._thread.start()
 
     def begin(self, epoch: int) -> None:
+        self._epoch = epoch  # steps of older epochs that have not begun are dropped
         idle = threading.Event()
         self._jobs.put(self._step.forget)
         self._jobs.put(idle.set)
@@ -59,7 +68,7 @@ class TorchRunner:
             self._done.get_nowait()
 
     def submit(self, plan: BatchPlan, received_ns: int) -> None:
-        self._jobs.put((plan, received_ns))
+        self._jobs.put(_Job(plan, received_ns, time.monotonic_ns()))
 
     def poll(self) -> StepResult | None:
         return self._take(block=False, timeout_s=0)
@@ -68,7 +77,7 @@ class TorchRunner:
         return self._take(block=True, timeout_s=timeout_s)
 
     def close(self) -> None:
-        self._closing = True  # steps that have not begun are dropped
+        self._epoch = _NO_EPOCH
         self._jobs.put(None)
         self._thread.join()
 
@@ -84,15 +93,17 @@ class TorchRunner:
     def _device(self) -> None:
         with torch.inference_mode():
             while (job := self._jobs.get()) is not None:
-                if self._closing:
-                    continue
-                if callable(job):
+                if not isinstance(job, _Job):
                     job()
-                    continue
-                try:
-                    self._done.put(self._step.run(*job))
-                except Exception as error:  # noqa: BLE001 - its owner gets it
-                    self._done.put(error)
+                elif job.plan.epoch == self._epoch:
+                    self._done.put(self._attempt(job))
+
+    def _attempt(self, job: _Job) -> StepResult | Exception:
+        try:
+            return self._step.run(job)
+        except Exception as error:  # noqa: BLE001 - its owner raises it
+            self._epoch = _NO_EPOCH
+            return error
 
 
 class _Step:
@@ -110,7 +121,8 @@ class _Step:
     def forget(self) -> None:
         self._lanes.forget()
 
-    def run(self, plan: BatchPlan, received_ns: int) -> StepResult:
+    def run(self, job: _Job) -> StepResult:
+        plan = job.plan
         begin_ns = time.monotonic_ns()
         slot = self._slots[plan.step % 2]
         slot.plan_bytes.numpy()[: len(plan.raw)] = plan.raw
@@ -120,7 +132,7 @@ class _Step:
         row_status, row_token = status.numpy().copy(), token.numpy().copy()
         end_ns = time.monotonic_ns()
         timing = StepTiming(
-            received_ns, begin_ns, end_ns,
+            job.received_ns, job.submitted_ns, end_ns,
             begin_ns, copied_ns, copied_ns, computed_ns, computed_ns, end_ns,
         )  # fmt: skip
         return StepResult(plan.epoch, plan.step, row_status, row_token, timing)
