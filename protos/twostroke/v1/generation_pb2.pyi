@@ -69,11 +69,16 @@ class GenerateRequest(google.protobuf.message.Message):
     PRIORITY_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
     request_id: builtins.str
-    """A name of the caller's for logs, at most 128 characters. Need not be unique. Absent: made up."""
+    """A name of the caller's for logs, at most 128 characters. Need not be unique. Absent: taken from
+    the metadata x-request-id, else made up. Told in the first message and in the initial metadata
+    x-request-id (percent-encoded where needed), or in the metadata of ErrorInfo.
+    """
     model: builtins.str
     """The served model's name. Absent or empty: whatever is served. Another name: NOT_FOUND."""
     text: builtins.str
-    """Raw text; special tokens in it are recognised, the model's beginning token is added."""
+    """Raw text; special tokens in it are recognised, the model's beginning token is added unless
+    the text begins with it. A model without a tokenizer takes the bytes of the text as ids.
+    """
     priority: builtins.int
     """Higher goes first where the scheduling policy heeds it (policy "priority"). Absent: 0."""
     tenant: builtins.str
@@ -270,7 +275,9 @@ class StopCriteria(google.protobuf.message.Message):
     @property
     def strings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Generation ends when one of these appears in the text; the match is not sent unless
-        include_stop_string is set. At most 16, each 1 to 256 bytes.
+        include_stop_string is set. The match that is complete first counts, of those that end at the
+        same character the longest. The token ids go on to the one that completed it. At most 16, each
+        1 to 256 bytes.
         """
 
     @property

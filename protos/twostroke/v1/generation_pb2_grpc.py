@@ -49,7 +49,8 @@ class GenerationServiceServicer(object):
     def Generate(self, request, context):
         """Streams the continuation of one prompt. Statuses: INVALID_ARGUMENT (a field is wrong; final),
         RESOURCE_EXHAUSTED (the queue is full, or this stream was read too slowly), UNAVAILABLE (not
-        ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL.
+        ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. Nothing
+        is sent before the first token, not even headers, so that any failure until then can be retried.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,8 @@ class GenerationServiceStub:
     ]
     """Streams the continuation of one prompt. Statuses: INVALID_ARGUMENT (a field is wrong; final),
     RESOURCE_EXHAUSTED (the queue is full, or this stream was read too slowly), UNAVAILABLE (not
-    ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL.
+    ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. Nothing
+    is sent before the first token, not even headers, so that any failure until then can be retried.
     """
 
 class GenerationServiceAsyncStub:
@@ -48,7 +49,8 @@ class GenerationServiceAsyncStub:
     ]
     """Streams the continuation of one prompt. Statuses: INVALID_ARGUMENT (a field is wrong; final),
     RESOURCE_EXHAUSTED (the queue is full, or this stream was read too slowly), UNAVAILABLE (not
-    ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL.
+    ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. Nothing
+    is sent before the first token, not even headers, so that any failure until then can be retried.
     """
 
 class GenerationServiceServicer(metaclass=abc.ABCMeta):
@@ -62,7 +64,8 @@ class GenerationServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[twostroke.v1.generation_pb2.GenerateResponse], collections.abc.AsyncIterator[twostroke.v1.generation_pb2.GenerateResponse]]:
         """Streams the continuation of one prompt. Statuses: INVALID_ARGUMENT (a field is wrong; final),
         RESOURCE_EXHAUSTED (the queue is full, or this stream was read too slowly), UNAVAILABLE (not
-        ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL.
+        ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. Nothing
+        is sent before the first token, not even headers, so that any failure until then can be retried.
         """
 
 def add_GenerationServiceServicer_to_server(servicer: GenerationServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
