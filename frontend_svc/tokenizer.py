@@ -67,22 +67,11 @@ class FileTokenizer:
 
     def __init__(self, folder: Path, now: Callable[[], datetime]) -> None:
         """`now` is what the chat template's strftime_now reads. Raises TokenizerError."""
-        path = folder / "tokenizer.json"
-        try:
-            text = path.read_text(encoding="utf-8")
-            file = msgspec.json.decode(text, type=_TokenizerFile)
-            self._tokenizer = _Tokenizer.from_str(text)
-        # The tokenizers library raises bare Exception for a file that it cannot read.
-        except Exception as error:
-            raise TokenizerError(f"cannot read the tokenizer {path}: {error}") from error
-        # A file may carry the truncation of its training; a prompt must not be cut in silence.
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._pieces = piece_table(self._tokenizer, file.decoder)
+        self._tokenizer, decoder = _load(folder / "tokenizer.json")
+        self._pieces = piece_table(self._tokenizer, decoder)
+        added = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(
-            token_id
-            for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
-            if token.special
+            token_id for token_id, token in added.items() if token.special
         )
         self.token_bytes_max = max(
             (len(token.encode()) for token in self._tokenizer.get_vocab()), default=1
@@ -118,6 +107,20 @@ class FileTokenizer:
         if ids[:2] == [bos, bos]:
             return ids[1:]
         return [bos, *ids] if self._adds_bos and ids[:1] != [bos] else ids
+
+
+def _load(path: Path) -> tuple[_Tokenizer, DecoderSpec | None]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        decoder = msgspec.json.decode(text, type=_TokenizerFile).decoder
+        tokenizer = _Tokenizer.from_str(text)
+    # The tokenizers library raises bare Exception for a file that it cannot read.
+    except Exception as error:
+        raise TokenizerError(f"cannot read the tokenizer {path}: {error}") from error
+    # A file may carry the truncation of its training; a prompt must not be cut in silence.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer, decoder
 
 
 class _TokenizerFile(msgspec.Struct):
