@@ -25,7 +25,7 @@ PROTO := twostroke/v1/generation.proto twostroke/v1/admin.proto
 SEED ?=
 ARGS ?=
 
-.PHONY: help setup demo test test-node lint fmt sim protos protos-check ci clean
+.PHONY: help setup demo test test-node test-gpu lint fmt sim protos protos-check ci clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -50,6 +50,9 @@ test: setup ## Run the tests; ARGS goes to pytest
 
 test-node: setup ## Run the Node.js client's test only
 	$(BIN)/pytest tests/process/test_node_client.py $(ARGS)
+
+test-gpu: setup ## Run the tests that need a CUDA device; skipped with the reason where there is none
+	$(BIN)/pytest tests/gpu $(ARGS)
 
 lint: setup protos-check ## Check style, types, imports, protos, compose file
 	$(BIN)/ruff check .

@@ -1,22 +1,26 @@
-"""The floor under a decode step: the model's matrix products alone, in one CUDA graph.
+"""The floor under a decode step: its matrix products and its attention, each alone in a graph.
 
-Nothing that computes this model with these weights can be faster, except by a better product. The
-attention kernel's time comes on top; the bench of decode takes it from a profile of the real step.
+The products are cuBLAS's, with the projections merged, in the order of the model; nothing lies
+between them. The attention is our kernel, all layers, after each other. A whole step can come below
+the sum: few-row products of ours are faster than cuBLAS's, and kernels overlap at their borders.
 """
 
 import statistics
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from torch.nn.functional import linear
 
-_REPLAYS = 30
+from executor_svc.attention import LayerCall
+
+_REPLAYS = 20
+_BLOCK_SIZE = 16
 
 
 class Product(NamedTuple):
-    """One matrix product of the model."""
+    """One matrix product of the model: x [T, inputs] times W [outputs, inputs]."""
 
     name: str
     outputs: int
@@ -25,7 +29,7 @@ class Product(NamedTuple):
 
 
 def products_of(config: Any) -> list[Product]:
-    """The products of one token's way through a Llama-like model, projections merged."""
+    """The products of a token's way through a Llama-like model, projections merged."""
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     dim = config.head_dim
@@ -38,11 +42,54 @@ def products_of(config: Any) -> list[Product]:
     ]
 
 
-def graph_ms(enqueue: Any) -> float:
+def products_ms(config: Any, rows: int) -> float:
+    """All matrix products of a step with so many rows, bf16, in one graph."""
+    products = products_of(config)
+    weights = [[_random(p.outputs, p.inputs) for _ in range(p.layers)] for p in products]
+    inputs = [_random(rows, p.inputs) for p in products]
+
+    def enqueue() -> None:
+        for layer in range(config.num_hidden_layers):
+            for kind in range(4):
+                linear(inputs[kind], weights[kind][layer])
+        linear(inputs[4], weights[4][0])
+
+    return graph_ms(enqueue)
+
+
+def attention_ms(config: Any, rows: int, context: int) -> float:
+    """Decode attention of all layers, every row with the same context, in one graph."""
+    from executor_svc.cuda.paged_kernels import Tables, decode_splits, paged_attention
+
+    kv_heads, dim = config.num_key_value_heads, config.head_dim
+    blocks = -(-context // _BLOCK_SIZE)
+    caches = [
+        (_random(rows * blocks, _BLOCK_SIZE, kv_heads, dim),
+         _random(rows * blocks, _BLOCK_SIZE, kv_heads, dim))
+        for _ in range(config.num_hidden_layers)
+    ]  # fmt: skip
+    count = torch.arange(rows + 1, dtype=torch.int32, device="cuda")
+    tables = Tables(
+        count, torch.full((rows,), context, dtype=torch.int32, device="cuda"), count * blocks,
+        torch.randperm(rows * blocks, device="cuda").int(),
+    )  # fmt: skip
+    query = _random(rows, config.num_attention_heads, dim)
+    processors = torch.cuda.get_device_properties(query.device).multi_processor_count
+    splits = decode_splits(rows, kv_heads, dim, processors)
+
+    def enqueue() -> None:
+        for layer, cache in enumerate(caches):
+            call = LayerCall(layer, dim**-0.5, None, None, None)
+            paged_attention(query, cache, tables, call, rows=rows, longest=1, splits=splits)
+
+    return graph_ms(enqueue)
+
+
+def graph_ms(enqueue: Callable[[], None]) -> float:
     """Median time of a replay of what `enqueue` enqueues."""
+    torch.cuda.synchronize()  # its inputs were made on another stream
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        enqueue()
         enqueue()
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -57,46 +104,5 @@ def graph_ms(enqueue: Any) -> float:
     return statistics.median(a.elapsed_time(b) for a, b in pairwise(events))
 
 
-class Floor:
-    """Weights of all products of a shape, and their time in one graph."""
-
-    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device) -> None:
-        self._products = products_of(config)
-        self._weights = [
-            [torch.randn(p.outputs, p.inputs, dtype=dtype, device=device) for _ in range(p.layers)]
-            for p in self._products
-        ]
-
-    def total_ms(self, rows: int) -> float:
-        """All products in the order of the model."""
-        inputs = self._inputs(rows)
-        layers = self._products[0].layers
-
-        def enqueue() -> None:
-            for layer in range(layers):
-                for kind in range(4):
-                    linear(inputs[kind], self._weights[kind][layer])
-            linear(inputs[4], self._weights[4][0])
-
-        return graph_ms(enqueue)
-
-    def each_ms(self, rows: int) -> dict[str, tuple[float, float]]:
-        """By product: ms of all its layers in one graph, and TB/s of its weights."""
-        inputs = self._inputs(rows)
-        found = {}
-        for x, product, weights in zip(inputs, self._products, self._weights, strict=True):
-
-            def enqueue(x: Tensor = x, weights: list[Tensor] = weights) -> None:
-                for weight in weights:
-                    linear(x, weight)
-
-            ms = graph_ms(enqueue)
-            moved = sum(weight.nbytes for weight in weights)
-            found[product.name] = (ms, moved / ms / 1e9)
-        return found
-
-    def _inputs(self, rows: int) -> list[Tensor]:
-        return [
-            torch.randn(rows, p.inputs, dtype=w[0].dtype, device=w[0].device)
-            for p, w in zip(self._products, self._weights, strict=True)
-        ]
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.bfloat16, device="cuda")

@@ -35,7 +35,7 @@ class TracedRunner:
     def __init__(self, runner: Runner, path: Path) -> None:
         self._runner = runner
         self._plans: deque[tuple[int, int, int]] = deque()  # rows, tokens, written_ns
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
 
     @property
     def capacity(self) -> Capacity:

@@ -124,7 +124,7 @@ class Pipeline:
 
 
 class _DeviceClock:
-    """Device times in ns since the first event of all; a moving anchor keeps them exact for days."""
+    """Device times in ns since the first event; a moving anchor keeps them exact for days."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

@@ -1,0 +1,203 @@
+"""The CUDA runner against plain greedy decoding, and against itself."""
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from executor_svc.runner import Runner
+from svc_wire.capacity import Capacity
+from svc_wire.frontend_link import Sampling
+from tests.model.greedy import greedy
+from tests.support.planner import Job, Planner
+from tests.tiny_model import EOS
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+
+def make_runner(folder: Path, dtype: str = "float32", **options: Any) -> Runner:
+    from executor_svc.cuda.runner import CudaOptions, CudaRunner
+    from executor_svc.model import DTYPES, load_model
+
+    model = load_model(folder, DTYPES[dtype], torch.device("cuda:0"))
+    capacity = Capacity(
+        num_blocks=160, block_size=4, rows_max=24, tokens_max=96, lanes=32, model_len_max=160,
+        vocab_size=model.vocab_size,
+    )  # fmt: skip
+    return CudaRunner(model, capacity, "tiny", CudaOptions(**options))
+
+
+@pytest.fixture(scope="module")
+def runner(tiny_folder: Path) -> Iterator[Runner]:
+    made = make_runner(tiny_folder)
+    yield made
+    made.close()
+
+
+def mixed_jobs(count: int, seed: int) -> list[Job]:
+    rng = random.Random(seed)
+    return [
+        Job(
+            [rng.randrange(5, 261) for _ in range(rng.randint(1, 90))],
+            max_tokens=rng.randint(1, 40),
+            stop_ids=(EOS, rng.randrange(5, 261), rng.randrange(5, 261))
+            if rng.random() < 0.7
+            else (),
+            arrives_at_step=rng.randrange(60),
+        )
+        for _ in range(count)
+    ]
+
+
+def run(runner: Runner, jobs: list[Job], depth: int) -> tuple[list[list[int]], Planner]:
+    planner = Planner(runner, jobs, seed=3, depth=depth, chunk_max=29, preempt_chance=0.03)
+    return planner.run(), planner
+
+
+def test_64_mixed_requests_equal_plain_greedy_at_every_depth(
+    runner: Runner, tiny_folder: Path
+) -> None:
+    """float32, chunked prompts, stop ids, preemption; the reference is eager and unfused."""
+    jobs = mixed_jobs(64, seed=1)
+    plain = AutoModelForCausalLM.from_pretrained(tiny_folder).eval()
+    expected = [greedy(plain, job.prompt, job.max_tokens, job.stop_ids) for job in jobs]
+    for depth in (0, 1, 2):
+        outputs, planner = run(runner, jobs, depth)
+        assert outputs == expected
+        assert planner.preemptions
+        assert (planner.masked_rows > 0) == (depth > 0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"fused": False}, {"graphs": False}, {"fused": False, "graphs": False}]
+)
+def test_fusing_and_graphs_change_no_token(
+    runner: Runner, tiny_folder: Path, options: dict[str, Any]
+) -> None:
+    jobs = mixed_jobs(16, seed=2)
+    expected, _ = run(runner, jobs, 1)
+    other = make_runner(tiny_folder, **options)
+    try:
+        assert run(other, jobs, 1)[0] == expected
+    finally:
+        other.close()
+
+
+def test_captured_at_start_equals_captured_on_the_way(runner: Runner, tiny_folder: Path) -> None:
+    jobs = mixed_jobs(16, seed=5)
+    expected, _ = run(runner, jobs, 1)
+    other = make_runner(tiny_folder)
+    try:
+        other.capture()  # type: ignore[attr-defined]
+        assert run(other, jobs, 1)[0] == expected
+    finally:
+        other.close()
+
+
+def test_seeded_sampling_does_not_depend_on_the_batch(runner: Runner) -> None:
+    rng = random.Random(4)
+    jobs = [
+        Job(
+            [rng.randrange(261) for _ in range(rng.randint(1, 30))],
+            20,
+            Sampling(
+                temperature=rng.choice([0.0, 0.5, 1.3]),
+                top_k=rng.choice([0, 7]),
+                top_p=rng.choice([1.0, 0.8]),
+                min_p=rng.choice([0.0, 0.1]),
+                seed=rng.getrandbits(63),
+            ),
+            arrives_at_step=rng.randrange(10),
+        )
+        for _ in range(10)
+    ]
+    together = Planner(runner, jobs, depth=1, chunk_max=7, preempt_chance=0.1).run()
+    alone = [Planner(runner, [job], depth=0, chunk_max=100).run()[0] for job in jobs]
+    assert together == alone
+
+
+def test_min_tokens_keeps_stop_ids_away(runner: Runner) -> None:
+    prompt = [50, 60, 70]
+    free = Planner(runner, [Job(prompt, 12)]).run()[0]
+    stops = tuple(dict.fromkeys(free))[:4]
+    banned = Planner(runner, [Job(prompt, 12, stop_ids=stops, min_tokens=6)]).run()[0]
+    assert len(banned) >= 6
+    assert not set(banned[:6]) & set(stops)
+
+
+def test_logits_that_are_not_finite_hurt_their_row_alone(tiny_folder: Path) -> None:
+    runner = make_runner(tiny_folder, fused=True)
+    try:
+        bad_token = 77
+        runner._step._model.module.get_input_embeddings().weight.data[bad_token] = float("nan")  # type: ignore[attr-defined]
+        jobs = [Job([5, 6, 7], 4), Job([5, bad_token, 7], 4), Job([8, 9], 4), Job([5, 6, 7], 4)]
+        jobs[3].arrives_at_step = 4  # and gets the blocks of the bad one
+        planner = Planner(runner, jobs, depth=1)
+        outputs = planner.run()
+    finally:
+        runner.close()
+    assert [len(output) for output in outputs] == [4, 0, 4, 4]
+    assert outputs[0] == outputs[3]
+    assert [sequence.failed for sequence in planner.sequences] == [False, True, False, False]
+
+
+def test_timings_are_in_order_and_on_one_clock(runner: Runner) -> None:
+    from executor_svc.cuda.runner import CudaRunner
+
+    assert isinstance(runner, CudaRunner)
+    seen = []
+    collect = runner._collect
+    runner._collect = lambda flight: seen.append(collect(flight)) or seen[-1]  # type: ignore
+    try:
+        Planner(runner, [Job([5, 6, 7], 30)], depth=1).run()
+    finally:
+        del runner._collect
+    for before, after in pairwise(seen):
+        t = after.timing
+        device = t.as_tuple()[3:]
+        assert list(device) == sorted(device)
+        assert before.timing.compute_end_ns <= t.compute_begin_ns
+        assert t.received_ns <= t.submitted_ns <= t.completed_ns
+
+
+@pytest.mark.parametrize("shape", ["llama", "qwen3"])
+def test_flashinfer_and_triton_attention_agree(shape: str) -> None:
+    """bf16, head dimension 64: logits of a mixed step, through both backends."""
+    pytest.importorskip("flashinfer")
+    from transformers import LlamaConfig, Qwen3Config
+
+    from executor_svc.cuda.runner import CudaOptions, CudaRunner
+    from executor_svc.model import random_model
+
+    torch.manual_seed(0)
+    kind = {"llama": LlamaConfig, "qwen3": Qwen3Config}[shape]
+    config = kind(
+        vocab_size=512, hidden_size=1024, intermediate_size=2048, num_hidden_layers=2,
+        num_attention_heads=16, num_key_value_heads=4, head_dim=64, max_position_embeddings=2048,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    model = random_model(config, torch.bfloat16, torch.device("cuda:0"))
+    capacity = Capacity(
+        num_blocks=300, block_size=16, rows_max=16, tokens_max=512, lanes=16, model_len_max=512,
+        vocab_size=512,
+    )  # fmt: skip
+    rng = random.Random(7)
+    jobs = [
+        Job([rng.randrange(5, 512) for _ in range(rng.randint(100, 300))], 1) for _ in range(16)
+    ]
+    first = []
+    for backend in ("flashinfer", "triton"):
+        runner = CudaRunner(model, capacity, "x", CudaOptions(attention=backend))
+        try:
+            outputs = Planner(runner, jobs, depth=1, chunk_max=120).run()
+        finally:
+            runner.close()
+        first.append([output[0] for output in outputs])
+    same = sum(a == b for a, b in zip(*first, strict=True))
+    assert same >= 14, "bf16 may turn a near tie, not more"
