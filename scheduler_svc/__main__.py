@@ -80,7 +80,7 @@ def main(
         typer.Option(
             envvar="TWOSTROKE_STALL_TIMEOUT",
             min=0.1,
-            help="Seconds of the executor's silence after which the service is not ready.",
+            help="Seconds without progress of the executor after which the service is not ready.",
         ),
     ] = 5.0,
     drain_timeout: Annotated[
@@ -93,7 +93,10 @@ def main(
     ] = 30.0,
     log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
 ) -> None:
-    """Plans the executor's steps for the front ends of one runtime directory."""
+    """Plans the executor's steps for the front ends of one runtime directory.
+
+    SIGTERM drains; SIGINT, or SIGTERM once more, leaves the requests to a successor at once.
+    """
     log = setup_logs("scheduler", log_level)
     try:
         chosen = make_policy(policy, parse_options(policy_opt or []))
@@ -122,8 +125,8 @@ def main(
         stall_timeout_s=stall_timeout,
         drain_timeout_s=drain_timeout,
     )
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda *_: service.stop())
+    signal.signal(signal.SIGTERM, lambda *_: service.stop())
+    signal.signal(signal.SIGINT, lambda *_: service.leave())
     log.info("started", run_dir=str(checked.path), policy=policy, depth=depth, lock=lock)
     collector.freeze()
     service.run()

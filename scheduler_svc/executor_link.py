@@ -31,7 +31,8 @@ from svc_wire.ring import SchedulerRing
 
 HELLO_AGAIN_S = 10.0
 RECONNECT_MS = 50
-RECONNECT_MAX_MS = 1000
+RECONNECT_MAX_MS = 200
+"""While there is no executor, streams stand still: its successor should be found soon."""
 
 log = structlog.get_logger(service="scheduler")
 

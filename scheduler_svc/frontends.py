@@ -142,6 +142,12 @@ class Frontends:
             if now - frontend.heard_at > SILENCE_MAX_S:
                 self._drop(frontend, "it is silent")
 
+    def drop_all(self, reason: str) -> None:
+        """They have to attach anew, and are told at once."""
+        for frontend in list(self._by_identity.values()):
+            self._drop(frontend, reason)
+            self._send(frontend.identity, Unknown())
+
     def _drop(self, frontend: Frontend, reason: str) -> None:
         if self._by_identity.pop(frontend.identity, None) is None:
             return

@@ -4,6 +4,9 @@ The critical path comes first: when a result is there, the core commits it and p
 the plan is published, and only then do the front ends get their tokens. While steps are in flight
 the loop spins on the result word (bounded, and only on machines with CPUs to spare), then it
 blocks. Idle, it wakes once a second.
+
+Nothing is lost with this process: the front ends keep their live requests and bring them to its
+successor, and the executor stays. So it may leave at any moment, and need not end anybody.
 """
 
 import math
@@ -52,7 +55,8 @@ from svc_wire.rundir import RunDir
 TICK_S = 1.0
 """Heartbeats, sweeps and looks at the clock happen so often."""
 IN_FLIGHT_WAIT_S = 0.2
-"""Longest block while a step is in flight: the answer to a doorbell that was lost."""
+"""Longest block while a step is in flight: the answer to a doorbell that was lost, and how late a
+stall is seen."""
 SPIN_S = 0.02
 SPIN_CPUS_MIN = 4
 
@@ -69,7 +73,8 @@ class _Progress:
 
 
 class Service:
-    """The core between its sockets. `run` returns after `stop`, which a signal handler may call."""
+    """The core between its sockets. `run` returns after `stop` or `leave`, which signal handlers
+    may call."""
 
     def __init__(
         self,
@@ -98,29 +103,40 @@ class Service:
         self._told_ready: bool | None = None
         self._spins = len(os.sched_getaffinity(0)) >= SPIN_CPUS_MIN
         self._stopping_at: float | None = None
+        self._is_leaving = False
+        self._progress_at = 0.0
+        """When the oldest step in flight became the oldest."""
         self._next_tick = 0.0
         self._policy_faults = 0
 
     def stop(self) -> None:
-        """No new requests from now on; ends when the last is done or the drain timeout is over."""
-        if self._stopping_at is None:
+        """No new requests from now on; ends when the last is done or the drain timeout is over.
+
+        A second call is `leave`.
+        """
+        if self._stopping_at is not None:
+            self.leave()
+        else:
             self._stopping_at = time.monotonic() + self._drain_timeout_s
+
+    def leave(self) -> None:
+        """Ends at once; a successor goes on with the requests."""
+        self._is_leaving = True
 
     def run(self) -> None:
         log.info("waiting for the executor")
         while not self._is_done():
             self._wait()
             self._turn()
-        self._end_all(FinishReason.ABORT)
-        self._frontends.flush()
+        log.info("leaving", requests=len(self._progress))
         self._executor.close()
         self._frontends.close()
         self._context.term()
         log.info("stopped")
 
     def _is_done(self) -> bool:
-        if self._stopping_at is None:
-            return False
+        if self._is_leaving or self._stopping_at is None:
+            return self._is_leaving
         return not self._progress or time.monotonic() >= self._stopping_at
 
     # -- the loop ----------------------------------------------------------------------------------
@@ -143,10 +159,9 @@ class Service:
         self._plan()
         for output in outputs:
             self._deliver(output)
-        for seq_id in self._frontends.dropped:
-            self._end(self._core.abort(seq_id, FinishReason.ABORT))
-        self._frontends.dropped.clear()
+        self._abort_dropped()
         self._frontends.flush()
+        self._tell_if_changed(status)
         if now >= self._next_tick:
             self._tick(now)
 
@@ -163,7 +178,7 @@ class Service:
                     self._on_executor(event)
                 break
             self._meter.add(result.timing, time.monotonic_ns())
-            self._executor.heard_at = time.monotonic()
+            self._executor.heard_at = self._progress_at = time.monotonic()
             self._plan()
         return outputs
 
@@ -175,6 +190,8 @@ class Service:
             if planned is None:
                 return
             self._executor.publish(planned.step)
+            if not self._in_flight:
+                self._progress_at = time.monotonic()
             self._in_flight.append(planned)
             now_ns = time.monotonic_ns()
             for seq_id in planned.first_rows:
@@ -212,7 +229,6 @@ class Service:
         self._next_tick = now + TICK_S
         self._frontends.sweep(now)
         self._executor.beat(self._in_flight[-1].step if self._in_flight else 0)
-        self._tell_if_changed(now)
         self._tell_policy_faults()
 
     # -- the executor ------------------------------------------------------------------------------
@@ -225,14 +241,19 @@ class Service:
                 endings = self._core.executor_lost()
             case Ready(epoch=epoch, capacity=capacity, model=model):
                 log.info("executor ready", epoch=epoch, model=model.name, device=model.device)
+                before = self._attached()
                 self._capacity, self._model = capacity, model
+                if before is not None and before != self._attached():
+                    # They come back with their requests, if those can go on with it.
+                    self._frontends.drop_all("something else is served now")
+                    self._abort_dropped()
                 endings = self._core.attach(capacity, epoch)
         for ending in endings:
             self._end(ending)
         now = time.monotonic()
         if (attached := self._attached()) is not None:
             self._frontends.attach_early(now, attached, self._status(now))
-        self._tell_if_changed(now)
+        self._tell_if_changed(self._status(now))
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -354,9 +375,11 @@ class Service:
         )
         self._frontends.finish(ending.seq_id, finished)
 
-    def _end_all(self, reason: FinishReason) -> None:
-        for seq_id in list(self._progress):
-            self._end(self._core.abort(seq_id, reason))
+    def _abort_dropped(self) -> None:
+        """Ends the sequences whose front end is gone."""
+        for seq_id in self._frontends.dropped:
+            self._end(self._core.abort(seq_id, FinishReason.ABORT))
+        self._frontends.dropped.clear()
 
     # -- what the front ends know of this process --------------------------------------------------
 
@@ -379,6 +402,10 @@ class Service:
         silence_s = now - self._executor.heard_at
         if silence_s > self._stall_timeout_s:
             return f"the executor has been silent for {silence_s:.1f} s"
+        # It may be heard and yet be stuck: only a step that ends is progress.
+        step_s = now - self._progress_at
+        if self._in_flight and step_s > self._stall_timeout_s:
+            return f"the executor has not ended step {self._in_flight[0].step} for {step_s:.1f} s"
         return ""
 
     def _status(self, now: float) -> Status:
@@ -398,8 +425,7 @@ class Service:
             busy_share=self._meter.recent_share(time.monotonic_ns()),
         )
 
-    def _tell_if_changed(self, now: float) -> None:
-        status = self._status(now)
+    def _tell_if_changed(self, status: Status) -> None:
         if status.ready != self._told_ready:
             self._told_ready = status.ready
             log.info("ready" if status.ready else "not ready", reason=status.reason)

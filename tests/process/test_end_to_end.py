@@ -5,18 +5,15 @@ import random
 import signal
 import time
 from collections import Counter
-from dataclasses import dataclass
 
 import pytest
 
 from executor_svc.hash_model import expected_tokens
-from svc_wire.frontend_link import Sampling
+from tests.support.jobs import make_job, run_round, wait_idle
 from tests.support.stack import Stack
 from twostroke_client import (
     AsyncClient,
-    Cancelled,
     Client,
-    DeadlineExceeded,
     ExecutorLost,
     FinishReason,
     GenerateOptions,
@@ -30,105 +27,6 @@ pytestmark = pytest.mark.process
 
 HASH = ("--model", "hash", "--num-blocks", "64", "--block-size", "16", "--model-len-max", "1024")
 SLOW_HASH = (*HASH, "--step-ms", "2")
-
-
-@dataclass(frozen=True)
-class Job:
-    """A request, what it must produce, and how its client behaves."""
-
-    prompt: list[int]
-    options: GenerateOptions
-    expected: list[int]
-    cancel_after: int | None = None
-    timeout_s: float | None = None
-
-
-def make_job(chance: random.Random, vocab_size: int, **behaviour: float | int | None) -> Job:
-    prompt = [chance.randrange(vocab_size) for _ in range(chance.randint(1, 200))]
-    sampling = Sampling()
-    if chance.random() < 0.5:
-        # Values that float32 holds exactly, since the oracle hashes their bits.
-        sampling = Sampling(
-            temperature=chance.choice([0.5, 1.0, 1.25]),
-            top_k=chance.choice([0, 5, 40]),
-            top_p=chance.choice([1.0, 0.5]),
-            min_p=chance.choice([0.0, 0.125]),
-            seed=chance.randrange(-(2**63), 2**63),
-        )
-    stop_ids = chance.sample(range(vocab_size), chance.randint(0, 4))
-    max_tokens = chance.randint(1, 120)
-    min_tokens = min(chance.choice([0, 0, 5]), max_tokens)
-    if behaviour:
-        stop_ids, max_tokens = [], 800
-    expected = expected_tokens(
-        prompt,
-        vocab_size=vocab_size,
-        max_tokens=max_tokens,
-        sampling=sampling,
-        stop_ids=stop_ids,
-        min_tokens=min_tokens,
-    )
-    options = GenerateOptions(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        seed=sampling.seed,
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        stop_token_ids=stop_ids,
-        ignore_eos=True,
-    )
-    return Job(prompt, options, expected, **behaviour)  # type: ignore[arg-type]
-
-
-async def run_job(client: AsyncClient, job: Job) -> str:
-    """Runs a job, checks its stream, returns how it ended."""
-    tokens: list[int] = []
-    end = "nothing"
-    try:
-        stream = client.generate(job.prompt, timeout_s=job.timeout_s, **job.options)
-        async with stream:
-            async for delta in stream:
-                assert end == "nothing", "a piece after the end"
-                assert delta.first_index == len(tokens), "a gap in the indices"
-                tokens += delta.token_ids
-                if job.cancel_after is not None and len(tokens) >= job.cancel_after:
-                    end = "cancelled"
-                    break
-                if delta.finish is not None:
-                    end = delta.finish.reason
-                    assert delta.finish.output_tokens == len(tokens)
-                    assert delta.finish.prompt_tokens == len(job.prompt)
-    except (DeadlineExceeded, Cancelled) as error:
-        end = type(error).__name__
-    if end in (FinishReason.STOP, FinishReason.LENGTH):
-        assert tokens == job.expected
-        assert (end == FinishReason.LENGTH) == (len(tokens) == job.options["max_tokens"]) or (
-            tokens[-1] in job.options["stop_token_ids"]
-        )
-    else:
-        assert tokens == job.expected[: len(tokens)]
-    return end
-
-
-async def run_round(address: str, jobs: list[Job]) -> Counter[str]:
-    client = AsyncClient(address)
-    try:
-        return Counter(await asyncio.gather(*(run_job(client, job) for job in jobs)))
-    finally:
-        await client.close()
-
-
-def wait_idle(client: Client, timeout_s: float = 5.0) -> None:
-    """Returns when nothing waits or runs and all blocks are free."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        status = client.server_status()
-        if (status.waiting, status.running) == (0, 0) and status.blocks_free == status.blocks_total:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"not idle: {client.server_status()}")
 
 
 @pytest.mark.parametrize("depth", ["0", "1", "2"])
@@ -245,7 +143,7 @@ def test_idle_services_use_next_to_nothing() -> None:
 @pytest.mark.parametrize("victim", ["executor_svc", "scheduler_svc"])
 def test_streams_outlive_a_dead_process(victim: str) -> None:
     with Stack(executor=(*HASH, "--step-ms", "5")) as stack, Client(stack.address) as client:
-        stream = client.generate([5, 6, 7], max_tokens=900, ignore_eos=True, temperature=0)
+        stream = client.generate([5, 6, 7], max_tokens=300, ignore_eos=True, temperature=0)
         tokens = list(next(stream).token_ids)
         stack.end(victim, signal.SIGKILL)
         stack.start(victim)
@@ -253,7 +151,7 @@ def test_streams_outlive_a_dead_process(victim: str) -> None:
             assert piece.first_index == len(tokens), "a gap in the indices"
             tokens += piece.token_ids
         vocab_size = client.model_info().vocab_size
-        assert tokens == expected_tokens([5, 6, 7], vocab_size=vocab_size, max_tokens=900)
+        assert tokens == expected_tokens([5, 6, 7], vocab_size=vocab_size, max_tokens=300)
         stack.wait_ready()
         wait_idle(client)
 

@@ -1,0 +1,108 @@
+"""Processes are killed, stopped and replaced under a crowd of streams, and no stream notices."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.crowd import Crowd
+from tests.support.jobs import wait_idle
+from tests.support.stack import Stack
+from twostroke_client import Client, ExecutorLost
+
+pytestmark = pytest.mark.process
+
+HASH = ("--model", "hash", "--num-blocks", "2048", "--model-len-max", "512", "--step-ms", "20")
+EXECUTOR, SCHEDULER = ("executor_svc",), ("scheduler_svc",)
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> None:
+    """Waits for what shows itself only to those who ask."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def kill_round(stack: Stack, crowd: Crowd, client: Client, victims: tuple[str, ...]) -> None:
+    """Kills them at once, starts them anew, and sees tokens come again."""
+    for victim in victims:
+        stack.end(victim, signal.SIGKILL)
+    for victim in victims:
+        stack.start(victim)
+    stack.wait_ready()
+    before = client.server_status().output_tokens
+    until(lambda: crowd.check() or client.server_status().output_tokens > before, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("streams", "rounds"),
+    [
+        (64, [*[EXECUTOR] * 3, *[SCHEDULER] * 3, (*EXECUTOR, *SCHEDULER)]),
+        pytest.param(
+            200,
+            [*[EXECUTOR] * 20, *[SCHEDULER] * 20, *[(*EXECUTOR, *SCHEDULER)] * 5],
+            marks=[pytest.mark.slow, pytest.mark.timeout(900)],
+        ),
+    ],
+    ids=["some", "many"],
+)
+def test_a_crowd_of_streams_outlives_kills(streams: int, rounds: list[tuple[str, ...]]) -> None:
+    chance = random.Random(5)
+    chance.shuffle(rounds)
+    with Stack(executor=HASH) as stack, Client(stack.address) as client:
+        vocab_size = client.model_info().vocab_size
+        with Crowd(stack.address, streams, seed=5, vocab_size=vocab_size) as crowd:
+            until(lambda: client.server_status().running == streams, 30.0)
+            for victims in rounds:
+                time.sleep(chance.uniform(0.0, 0.5))  # the moment of the blow
+                kill_round(stack, crowd, client, victims)
+        assert crowd.ends.total() >= streams
+        wait_idle(client)
+
+
+def test_a_stopped_executor_is_noticed_and_goes_on() -> None:
+    slow = ("--stall-timeout", "0.6")
+    with Stack(executor=HASH, scheduler=slow) as stack, Client(stack.address) as client:
+        vocab_size = client.model_info().vocab_size
+        with Crowd(stack.address, 8, seed=1, vocab_size=vocab_size) as crowd:
+            until(lambda: client.server_status().running == 8, 20.0)
+            executor = stack.processes["executor_svc"].pid
+            os.kill(executor, signal.SIGSTOP)
+            until(lambda: not client.server_status().ready, 5.0)
+            assert "executor" in client.server_status().reason
+            os.kill(executor, signal.SIGCONT)
+            until(lambda: client.server_status().ready, 5.0)
+        assert crowd.ends.total() >= 8
+        assert "executor lost" not in stack.logs(), "a pause is no loss"
+
+
+def test_a_scheduler_is_replaced_by_one_with_another_policy() -> None:
+    with Stack(executor=HASH) as stack, Client(stack.address) as client:
+        vocab_size = client.model_info().vocab_size
+        with Crowd(stack.address, 32, seed=2, vocab_size=vocab_size):
+            until(lambda: client.server_status().running == 32, 20.0)
+            begin = time.monotonic()
+            assert stack.end("scheduler_svc", signal.SIGINT) == 0
+            assert time.monotonic() - begin < 5.0, "it must not wait for its streams"
+            stack.start("scheduler_svc", "--policy", "priority")
+            stack.wait_ready()
+            assert client.server_status().policy == "priority"
+        wait_idle(client)
+
+
+def test_another_model_is_no_continuation() -> None:
+    with Stack(executor=HASH) as stack, Client(stack.address) as client:
+        stream = client.generate([1, 2, 3], max_tokens=400, ignore_eos=True)
+        next(stream)
+        stack.end("executor_svc", signal.SIGKILL)
+        stack.start("executor_svc", *HASH, "--served-name", "another")
+        with pytest.raises(ExecutorLost, match="another model"):
+            for _ in stream:
+                pass
+        stack.wait_ready()
+        assert client.model_info().name == "another"
+        wait_idle(client)
