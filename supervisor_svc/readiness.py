@@ -1,7 +1,6 @@
 """Whether an instance serves: its front end says so, by the standard health service."""
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -45,11 +44,6 @@ class Readiness:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._channel is not None:
             self._channel.close()

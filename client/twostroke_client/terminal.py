@@ -11,7 +11,6 @@ import time
 import unicodedata
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -97,12 +96,7 @@ class _PlainView(View):
             self._file.flush()
             self._at_line_start = delta.text.endswith("\n")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._at_line_start:
             self._file.write("\n")
             self._file.flush()
@@ -153,12 +147,7 @@ class _LiveView(View):
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
         if self._rows.last:
             self._print(self._rows.last)

@@ -7,7 +7,6 @@ list of messages to send, an error to abort with, or an event to wait for, in or
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import NoReturn, Self
 
 import grpc
@@ -138,10 +137,5 @@ class FakeServer(stubs.GenerationServiceServicer, stubs.ModelServiceServicer):
         self._server.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._server.stop(grace=None).wait(WAIT_S_MAX)
