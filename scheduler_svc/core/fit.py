@@ -17,8 +17,10 @@ def misfit(request: Request, capacity: Capacity) -> tuple[RejectReason, str] | N
     neighbours in a batch.
     """
     prompt, total = len(request.prompt), len(request.prompt) + request.max_tokens
-    if prompt < 1 or request.max_tokens < 1 or request.min_tokens < 0:
-        return RejectReason.INVALID, "prompt and max_tokens need one token, min_tokens none"
+    if prompt < 1 or request.max_tokens < 1:
+        return RejectReason.INVALID, "prompt and max_tokens need at least one token"
+    if not 0 <= request.min_tokens <= request.max_tokens:
+        return RejectReason.INVALID, f"min_tokens must be 0 to {request.max_tokens}"
     if total > capacity.sequence_len_max:
         return RejectReason.TOO_LONG, (
             f"prompt ({prompt}) and max_tokens ({request.max_tokens}) make {total} tokens, "

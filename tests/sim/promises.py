@@ -51,7 +51,7 @@ def check_plan(
     _check_first(before)
     assert tokens <= batch.step_tokens_max, "over the budget"
     _check_rows(batch, frame.row_lane[: planned.rows].tolist())
-    cuts = core.config.itl_target_ms or core.policy.name == "crazy" or core.stats().policy_faults
+    cuts = core.config.itl_target_ms or core.policy.name == "crazy" or core._order.faults
     if tokens < batch.step_tokens_max and core._preemptions == before.preemptions and not cuts:
         _check_nobody_could_use_more(core, batch)
     if in_order and core.policy.name == "fcfs" and core._waiting.head:

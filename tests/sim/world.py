@@ -141,8 +141,8 @@ class World:
 
     def _is_in_order(self) -> bool:
         """Nothing has happened after which other rules go before the policy's."""
-        stats = self.core.stats()
-        return not (self.losses or self.swaps or stats.reliefs or stats.policy_faults)
+        order = self.core._order
+        return not (self.losses or self.swaps or order.reliefs or order.faults)
 
     def _publish(self, planned: PlannedStep, frame: PlanFrame) -> None:
         executor = self.executor
