@@ -22,7 +22,7 @@ EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
 ROLE_OPTIONS = {
     "executor": ("model", "log_level"),
-    "scheduler": ("policy", "depth", "drain_timeout", "log_level"),
+    "scheduler": ("policy", "policy_opt", "depth", "drain_timeout", "log_level"),
     "frontend": ("host", "port", "drain_timeout", "log_level"),
 }
 
@@ -35,11 +35,18 @@ def commands(run_dir: Path, options: Mapping[str, object]) -> dict[str, list[str
         + [
             word
             for name in names
-            if options.get(name) is not None
-            for word in (f"--{name.replace('_', '-')}", str(options[name]))
+            for value in _values(options.get(name))
+            for word in (f"--{name.replace('_', '-')}", value)
         ]
         for role, names in ROLE_OPTIONS.items()
     }
+
+
+def _values(option: object) -> list[str]:
+    """What was given for an option: nothing, one value, or several."""
+    if option is None:
+        return []
+    return list(map(str, option)) if isinstance(option, list) else [str(option)]
 
 
 def serve(
@@ -51,7 +58,13 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Scheduling policy: fcfs, priority.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Scheduling policy; `twostroke policy list` shows those of a server."),
+    ] = None,
+    policy_opt: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE for the policy; may be repeated.")
+    ] = None,
     depth: Annotated[
         int | None, typer.Option(help="Steps planned ahead of the one that is computed.")
     ] = None,
@@ -83,6 +96,7 @@ def serve(
         "host": host,
         "port": port,
         "policy": policy,
+        "policy_opt": policy_opt,
         "depth": depth,
         "drain_timeout": drain_timeout,
         "log_level": log_level,

@@ -23,6 +23,7 @@ from twostroke_client.errors import (
     NotReady,
     ProtocolError,
     QueueFull,
+    RefusedByPolicy,
     RequestError,
     SchedulerLost,
     SlowReader,
@@ -32,6 +33,7 @@ from twostroke_client.errors import (
     UnexpectedStatus,
     Unreachable,
 )
+from twostroke_client.policies import PolicyState, TenantUsage
 from twostroke_client.retries import RetryPolicy
 from twostroke_client.values import (
     Completion,
@@ -66,16 +68,19 @@ __all__ = [
     "ModelInfo",
     "ModelNotFound",
     "NotReady",
+    "PolicyState",
     "Prompt",
     "PromptInfo",
     "ProtocolError",
     "QueueFull",
+    "RefusedByPolicy",
     "RequestError",
     "RetryPolicy",
     "SchedulerLost",
     "ServerStatus",
     "SlowReader",
     "Stream",
+    "TenantUsage",
     "TooLong",
     "TwostrokeError",
     "Unavailable",

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from twostroke_client import chat as chat_repl
-from twostroke_client import local
+from twostroke_client import local, policy_cli
 from twostroke_client.client import Client
 from twostroke_client.reporting import (
     EXIT_UNAVAILABLE,
@@ -58,6 +58,8 @@ Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may 
 IgnoreEos = Annotated[
     bool, typer.Option("--ignore-eos", help="Go on past the model's own end of the answer.")
 ]
+Priority = Annotated[int | None, typer.Option(help="Higher goes first under policy priority.")]
+Tenant = Annotated[str | None, typer.Option(help="On whose account; policy fair shares by it.")]
 Timeout = Annotated[float | None, typer.Option(help="Seconds for a whole answer.")]
 
 
@@ -81,6 +83,8 @@ def generate(
     max_tokens: MaxTokens = None,
     stop: Stop = None,
     ignore_eos: IgnoreEos = False,
+    priority: Priority = None,
+    tenant: Tenant = None,
     timeout: Timeout = None,
 ) -> None:
     """Answer one prompt, as it comes."""
@@ -95,6 +99,8 @@ def generate(
         max_tokens=max_tokens,
         stop=stop or [],
         ignore_eos=ignore_eos or None,
+        priority=priority,
+        tenant=tenant,
     )
     with reported(address), Client(address) as client:
         asked: Prompt = text if raw else _chat_prompt(system, text)
@@ -122,6 +128,8 @@ def chat(
     min_p: MinP = None,
     seed: Seed = None,
     max_tokens: MaxTokens = None,
+    priority: Priority = None,
+    tenant: Tenant = None,
     timeout: Timeout = None,
 ) -> None:
     """Have a conversation: Ctrl-C stops an answer, Ctrl-D leaves."""
@@ -133,6 +141,8 @@ def chat(
         min_p=min_p,
         seed=seed,
         max_tokens=max_tokens,
+        priority=priority,
+        tenant=tenant,
     )
     err = stderr()
     with reported(address), Client(address) as client:
@@ -174,6 +184,8 @@ def _table(facts: dict[str, object]) -> Table:
 
 
 app.command()(local.demo)
+app.add_typer(policy_cli.app, name="policy")
+app.command(context_settings=policy_cli.passed_on, add_help_option=False)(policy_cli.simulate)
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """The blocking client."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -8,10 +8,11 @@ import grpc
 
 from twostroke.v1 import generation_pb2 as pb
 from twostroke.v1.generation_pb2_grpc import GenerationServiceStub, ModelServiceStub
-from twostroke_client import values
+from twostroke_client import policies, values
 from twostroke_client.channel import CHANNEL_OPTIONS, INFO_TIMEOUT_S
 from twostroke_client.errors import typed_errors
 from twostroke_client.exchange import Exchange, whole
+from twostroke_client.policies import PolicyState
 from twostroke_client.retries import Deadline, RetryPolicy
 from twostroke_client.values import Completion, Delta, GenerateOptions, Prompt
 
@@ -124,6 +125,23 @@ class Client:
         with typed_errors():
             message = self._models.GetServerStatus(pb.GetServerStatusRequest(), timeout=timeout_s)
         return values.server_status_from(message)
+
+    def policy(self, *, timeout_s: float = INFO_TIMEOUT_S) -> PolicyState:
+        """The scheduling policy in force, and what tenants got."""
+        return policies.get_policy(self._channel, timeout_s)
+
+    def set_policy(
+        self,
+        name: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = INFO_TIMEOUT_S,
+    ) -> PolicyState:
+        """Changes the scheduling policy while the server runs; no request is lost.
+
+        Raises InvalidRequest if there is no such policy, or not with these options.
+        """
+        return policies.set_policy(self._channel, name, options or {}, timeout_s)
 
     def close(self) -> None:
         """Ends the connection; streams that still run are cancelled."""

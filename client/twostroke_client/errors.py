@@ -7,6 +7,7 @@ TwostrokeError
 │   └── ModelNotFound        another model is served
 ├── Unavailable              the server cannot serve now; retried before the first token
 │   ├── QueueFull            `retry_after_s` says when to try again
+│   ├── RefusedByPolicy      the scheduling policy does not take it now: its deadline is too near
 │   ├── NotReady             the model is not loaded yet, or the executor is away
 │   ├── Draining             the server is about to stop
 │   ├── Unreachable          no connection to the address, or the connection broke
@@ -69,6 +70,10 @@ class Unavailable(TwostrokeError):
 
 
 class QueueFull(Unavailable):
+    pass
+
+
+class RefusedByPolicy(Unavailable):
     pass
 
 
@@ -180,6 +185,7 @@ _BY_REASON: dict[str, type[TwostrokeError]] = {
     "INVALID_FIELD": InvalidRequest,
     "TOO_LONG": TooLong,
     "QUEUE_FULL": QueueFull,
+    "REFUSED_BY_POLICY": RefusedByPolicy,
     "NOT_READY": NotReady,
     "DRAINING": Draining,
     "SLOW_READER": SlowReader,

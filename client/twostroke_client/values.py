@@ -49,6 +49,8 @@ class GenerateOptions(TypedDict, total=False):
     ignore_eos: bool | None
     skip_special_tokens: bool | None
     priority: int | None
+    tenant: str | None
+    expected_tokens: int | None
 
 
 class FinishReason(StrEnum):
@@ -168,6 +170,8 @@ _PATHS = {
     "ignore_eos": "stop.ignore_eos",
     "skip_special_tokens": "output.skip_special_tokens",
     "priority": "priority",
+    "tenant": "tenant",
+    "expected_tokens": "stop.expected_tokens",
 }
 assert _PATHS.keys() == GenerateOptions.__annotations__.keys()
 

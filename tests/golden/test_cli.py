@@ -15,9 +15,17 @@ def test_commands_and_options(golden: Callable[[str, str], None]) -> None:
     commands = {**group.commands, "serve": get_command(serve_app)}
     lines: list[str] = []
     for name, command in commands.items():
-        assert isinstance(command, TyperCommand)
-        lines += _page(name, command)
+        lines += _pages(name, command)
     golden("cli.txt", "\n".join(lines))
+
+
+def _pages(name: str, command: object) -> Iterator[str]:
+    if isinstance(command, TyperGroup):
+        for part, of_group in command.commands.items():
+            yield from _pages(f"{name} {part}", of_group)
+    else:
+        assert isinstance(command, TyperCommand)
+        yield from _page(name, command)
 
 
 def _page(name: str, command: TyperCommand) -> Iterator[str]:

@@ -22,6 +22,8 @@ ALL: GenerateOptions = {
     "ignore_eos": True,
     "skip_special_tokens": False,
     "priority": -1,
+    "tenant": "t",
+    "expected_tokens": 5,
 }
 
 
@@ -32,6 +34,7 @@ def test_every_option_has_its_field() -> None:
         model="m",
         request_id="r",
         priority=-1,
+        tenant="t",
         sampling=pb.SamplingParams(temperature=0.5, top_k=4, top_p=0.25, min_p=0.125, seed=-3),
         stop=pb.StopCriteria(
             max_tokens=9,
@@ -40,6 +43,7 @@ def test_every_option_has_its_field() -> None:
             token_ids=[7],
             include_stop_string=True,
             ignore_eos=True,
+            expected_tokens=5,
         ),
         output=pb.OutputOptions(skip_special_tokens=False),
     )
