@@ -102,7 +102,7 @@ def test_readiness_has_a_bound_and_says_what_is_missing(run_dir: Path) -> None:
 def test_a_service_that_does_not_stop_is_killed(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor_svc.stack.STOP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("supervisor_svc.stack.STOP_TIMEOUT_S", 2.0)
     with Stack(run_dir, config(run_dir, drain_s=0.1, scheduler="stubborn")) as stack:
         stack.start()
         stack.wait_ready(ignore)

@@ -1,7 +1,8 @@
 """A fake service for tests of the supervisor: python fake_service.py ROLE RUN_DIR [BEHAVIOUR ...].
 
-It shows the signs of its role (a socket's name, a ring, a health service), writes its role to the
-file `ends` beside RUN_DIR when it ends as asked, and behaves badly on request:
+It shows the signs of its role (a socket's name, a ring, a health service once the others have shown
+theirs), writes its role to the file `ends` beside RUN_DIR when it ends as asked, and behaves badly on
+request:
 
     silent        never shows its sign
     dies          exits with status 7 as soon as RUN_DIR/die exists
@@ -37,6 +38,8 @@ def main(role: str, run_dir: Path, *behaviour: str) -> None:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if "silent" not in behaviour:
         if role == "frontend":
+            while not ended and not all((run_dir / sign).exists() for sign in SIGNS.values()):
+                time.sleep(LOOK_S)
             _serve_health(run_dir)
         else:
             (run_dir / SIGNS[role]).touch()
