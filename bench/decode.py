@@ -42,7 +42,7 @@ def main(
     ] = None,
     overlap: Annotated[str, typer.Option(help="on, off or both.")] = "on",
     attention: str = "auto",
-    step_tokens_max: Annotated[int, typer.Option(help="Token budget of a step.")] = 8192,
+    step_tokens_max: Annotated[int, typer.Option(help="Token budget of a step.")] = 8448,
     floor: Annotated[bool, typer.Option(help="Measure the floor as well.")] = True,
     trace: Annotated[Path | None, typer.Option(help="Keep the steps' records here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a job.")] = False,

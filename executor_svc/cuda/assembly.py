@@ -16,7 +16,9 @@ from svc_wire.capacity import Capacity
 log = structlog.get_logger(service="executor")
 
 ROWS_MAX = 256
-TOKENS_MAX = 8192
+TOKENS_MAX = 8448
+"""64 * 132: the tiles of large matrix products then fill the processors of an H100 or H200 without
+a rest."""
 _MEMORY_SHARE = 0.9
 """Of what is free once the weights are there; the rest is for graphs and activations."""
 _TOKEN_BYTES_FACTOR = 24

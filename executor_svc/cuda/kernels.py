@@ -207,6 +207,8 @@ def rope_write(
         Q=q_heads, K=kv_heads, D=dim, HEADS=heads, BIAS=bias is not None,
         HEAD_NORM=head_norms is not None, PARTS=parts, EARLY=early, launch_pdl=early,
         num_warps=2,
+        # A product that is fused with the sum after it is not rounded where transformers rounds.
+        enable_fp_fusion=False,
     )  # fmt: skip
     return query
 
