@@ -29,8 +29,9 @@ from svc_wire.ring import ExecutorRing
 BEAT_S = 1.0
 LOOK_S = 0.005
 """While steps are in flight, messages are looked for so often."""
-SPIN_S = 0.002
-"""So long after the last progress the loop spins, on machines with CPUs to spare."""
+SPIN_S = 0.02
+"""So long after the last progress the loop spins, on machines with CPUs to spare: longer than a
+decode step, so that a plan is seen when it comes and not when the step before it has ended."""
 SPIN_CPUS_MIN = 4
 RUNNER_WAIT_S = 0.001
 """Longest block in the runner; plans that come meanwhile are seen so late."""
@@ -87,7 +88,8 @@ class Service:
     def _block(self) -> None:
         """Returns when something may have happened; never later than the next beat."""
         if self._session is not None and self._session.in_flight:
-            self._advance(RUNNER_WAIT_S)
+            if self._advance(RUNNER_WAIT_S):
+                self._progress_at = time.monotonic()
             return
         self._ring.set_waiting(True)
         if self._session is None or not self._session.has_plan:
