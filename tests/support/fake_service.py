@@ -1,8 +1,8 @@
 """A fake service for tests of the supervisor: python fake_service.py ROLE RUN_DIR [BEHAVIOUR ...].
 
-It shows the signs of its role (a socket's name, a ring, a health service once the others have shown
-theirs), writes its role to the file `ends` beside RUN_DIR when it ends as asked, and behaves badly on
-request:
+It shows the signs of its role (a socket's name, a ring, a health service once the others have
+shown theirs), writes its role to the file `ends` beside RUN_DIR when it ends as asked, and behaves
+badly on request:
 
     silent        never shows its sign
     dies          exits with status 7 as soon as RUN_DIR/die exists
