@@ -93,9 +93,12 @@ class GenerationService(GenerationServiceServicer):
     async def _prepare(self, request: pb.GenerateRequest, deadline_ns: int) -> Prepared:
         model = self._backend.model
         assert model is not None, "requests are refused before a model is known"
-        return await asyncio.get_running_loop().run_in_executor(
+        prepared = await asyncio.get_running_loop().run_in_executor(
             self._workers, prepare, request, model, next(self._keys), _draw_seed(), deadline_ns
         )
+        if self._backend.model is None or self._backend.model.tokenizer is not model.tokenizer:
+            raise errors.executor_lost("another model is served now")
+        return prepared
 
 
 async def _stream(

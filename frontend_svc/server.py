@@ -29,8 +29,8 @@ from svc_wire.rundir import RunDir
 from twostroke.v1 import generation_pb2_grpc as rpc
 from twostroke.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 
-WORKERS_MAX = 4
-"""Threads that tokenise."""
+WORKERS = 4
+"""Threads that tokenise; on one CPU too, so that a long prompt does not hold up short ones."""
 LAST_WORDS_S = 1.0
 """For streams that are cut off at the end of the drain: time for their status to go out."""
 
@@ -43,9 +43,7 @@ class Frontend:
     def __init__(self, run_dir: RunDir, settings: Settings, now: Callable[[], datetime]) -> None:
         self._settings = settings
         self._address_file = AddressFile(run_dir.path / "frontend.address")
-        self._workers = ThreadPoolExecutor(
-            min(WORKERS_MAX, os.cpu_count() or 1), thread_name_prefix="tokenise"
-        )
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokenise")
         self.backend = Backend(
             run_dir.scheduler_endpoint,
             f"frontend-{os.getpid()}",

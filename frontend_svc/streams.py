@@ -222,7 +222,6 @@ class LiveRequest:
         """The reader may be stuck in a write: it is cancelled, and then finds this failure."""
         assert self._reader is not None
         self.fail(errors.slow_reader(len(self.committed) - self._taken))
-        self._taken, self._unsent_text = len(self.committed), ""
         self.abort(FinishReason.ABORT)
         self._reader.cancel()
 

@@ -1,15 +1,21 @@
 """Generate through a real port and a real client: streams that go well."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import grpc
+import msgspec
 import pytest
 
+from frontend_svc import generation
+from frontend_svc.preparation import Prepared, prepare
 from frontend_svc.settings import Settings
-from svc_wire.frontend_link import Submit
+from svc_wire.frontend_link import PROTOCOL_VERSION, Attached, Submit
 from svc_wire.ids import FinishReason
-from tests.support.fake_scheduler import EOS, Answer, echo
+from tests.support.fake_scheduler import EOS, MODEL, Answer, echo
 from tests.support.frontend import (
     DEFAULTS,
     Running,
@@ -18,6 +24,7 @@ from tests.support.frontend import (
     private_dir,
     receive,
     running,
+    until,
 )
 from twostroke.v1 import generation_pb2 as pb
 
@@ -185,3 +192,28 @@ async def test_a_name_that_is_no_header_is_escaped_in_the_header() -> None:
             got = await receive(it.generate(pb.GenerateRequest(text="x", request_id=name)))
             assert got.request_id == header
             assert got.messages[0].prompt.request_id == name
+
+
+@in_loop
+async def test_a_prompt_that_was_prepared_for_another_model_is_not_submitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served(by_hand) as it:
+        prepared, go_on = threading.Event(), threading.Event()
+
+        def slowly(*arguments: Any) -> Prepared:
+            found = prepare(*arguments)
+            prepared.set()
+            go_on.wait(10)
+            return found
+
+        monkeypatch.setattr(generation, "prepare", slowly)
+        call = it.generate(pb.GenerateRequest(text="x"))
+        await until(prepared.is_set)
+        other = Attached(PROTOCOL_VERSION, msgspec.structs.replace(MODEL, name="other"), 300, 100)
+        await it.scheduler.broadcast(other)
+        await until(lambda: getattr(it.frontend.backend.model, "info", MODEL).name == "other")
+        go_on.set()
+        got = await receive(call)
+        assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "EXECUTOR_LOST")
+        assert not it.scheduler.submits

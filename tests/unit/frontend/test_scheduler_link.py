@@ -76,6 +76,20 @@ async def test_whoever_leaves_while_no_scheduler_is_there_is_not_resumed() -> No
 
 
 @in_loop
+async def test_whoever_leaves_after_the_resumption_is_aborted() -> None:
+    with private_dir() as run_dir:
+        first = FakeScheduler(run_dir, lambda _: None)
+        async with running(run_dir, scheduler=first) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            await first.submitted()
+            await first.close()
+            async with FakeScheduler(run_dir, lambda _: None) as second:
+                [key] = await second.submitted()
+                call.cancel()
+                await second.until(lambda: second.aborts == {key: FinishReason.ABORT})
+
+
+@in_loop
 async def test_a_scheduler_that_stays_away_ends_its_streams() -> None:
     with private_dir() as run_dir:
         first = FakeScheduler(run_dir, lambda _: None)
@@ -221,6 +235,20 @@ async def test_an_executor_that_comes_back_in_time_is_no_loss() -> None:
             [key] = await it.scheduler.submitted()
             await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
             await it.scheduler.tell(status())
+            await it.scheduler.tokens(key, b"a", FinishReason.LENGTH)
+            assert (await receive(call)).text == "a"
+
+
+@in_loop
+async def test_an_outage_that_is_over_ends_nothing_later() -> None:
+    with private_dir() as run_dir:
+        settings = Settings(outage_timeout_s=0.2)
+        async with running(run_dir, lambda _: None, settings=settings) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            [key] = await it.scheduler.submitted()
+            await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
+            await it.scheduler.tell(status())
+            await asyncio.sleep(0.4)
             await it.scheduler.tokens(key, b"a", FinishReason.LENGTH)
             assert (await receive(call)).text == "a"
 

@@ -126,9 +126,11 @@ async def test_a_stop_string_ends_the_request_here_and_at_the_scheduler() -> Non
 @in_loop
 async def test_the_end_does_not_wait_long_for_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "ACCOUNT_WAIT_S", 0.01)
-    live, _ = live_request("x", text=False, ids=False)
+    live, aborts = live_request("x", text=False, ids=False)
     commit(live, "x")
     assert (await live.take()).ending == Ending("x", None)
+    live.abort(FinishReason.ABORT)
+    assert aborts == {KEY: FinishReason.STOP_STRING}, "once is enough"
     end(live)
     live.detach()
     assert live.is_over
@@ -160,6 +162,14 @@ async def test_what_a_scheduler_left_behind_goes_on_with_its_text_where_it_was()
     live.commit(3, ord("y"))
     assert (await live.take()).text == "ab"
     assert aborts, "the stop string began before the loss and ended after it"
+
+
+@in_loop
+async def test_a_complete_answer_cannot_fail_any_more() -> None:
+    live, _ = live_request("x")
+    commit(live, "ax")
+    live.fail(errors.draining())
+    assert await live.take() == Piece(0, [97, 120], "a", Ending("x", None))
 
 
 @in_loop
