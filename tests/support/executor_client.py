@@ -17,6 +17,7 @@ from svc_wire.executor_link import (
     Beat,
     Hello,
     PlanReady,
+    StepDone,
     StepFailed,
     ToExecutor,
     ToScheduler,
@@ -114,9 +115,10 @@ class Peer:
 
     def hello(self, epoch_seen: int = 0) -> Welcome:
         self.send(Hello(PROTOCOL_VERSION, epoch_seen))
-        welcome = self.receive_no_beat()
-        assert isinstance(welcome, Welcome), welcome
-        return welcome
+        while isinstance(answer := self.receive_no_beat(), StepDone):
+            pass  # of the epoch before
+        assert isinstance(answer, Welcome), answer
+        return answer
 
 
 class RemoteRunner:

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from executor_svc.packed_linear import PackedLinear, pack_linears
+from executor_svc.packed_linear import PackedLinear, pack_linears, padded_size
 
 pytestmark = pytest.mark.model
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("tokens", [1, 8, 33])
+@pytest.mark.parametrize("tokens", [0, 1, 8, 33])
 def test_equals_the_plain_layer(dtype: torch.dtype, bias: bool, tokens: int) -> None:
     torch.manual_seed(0)
     linear = nn.Linear(48, 80, bias=bias, dtype=dtype)
@@ -24,6 +24,14 @@ def test_equals_the_plain_layer(dtype: torch.dtype, bias: bool, tokens: int) -> 
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     assert (packed.in_features, packed.out_features) == (48, 80)
     assert torch.equal(packed.weight, linear.weight)
+
+
+def test_tokens_are_padded_to_a_few_sizes() -> None:
+    sizes = [padded_size(tokens) for tokens in range(1025)]
+    assert all(tokens <= size for tokens, size in enumerate(sizes))
+    assert all(size <= 1.5 * tokens for tokens, size in enumerate(sizes))
+    expected = [*range(9), 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
+    assert sorted(set(sizes)) == expected
 
 
 class _Special(nn.Linear):
