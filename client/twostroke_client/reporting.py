@@ -19,6 +19,7 @@ from rich.console import Console
 
 from twostroke_client.errors import (
     DeadlineExceeded,
+    InvalidRequest,
     Lost,
     RequestError,
     TwostrokeError,
@@ -41,8 +42,13 @@ def reported(address: str) -> Iterator[None]:
         complain(f"the connection to {address} failed: {cause}")
         stderr().print("Is a server running there? `twostroke serve` starts one.", style="dim")
         raise typer.Exit(EXIT_UNAVAILABLE) from error
+    except DeadlineExceeded as error:
+        complain("the time given with --timeout is up")
+        raise typer.Exit(EXIT_DEADLINE) from error
     except TwostrokeError as error:
         complain(str(error))
+        if isinstance(error, InvalidRequest) and error.field.startswith("chat"):
+            stderr().print("With --raw, a text is continued as it is.", style="dim")
         raise typer.Exit(exit_code(error)) from error
 
 
@@ -52,8 +58,6 @@ def exit_code(error: TwostrokeError) -> int:
             return EXIT_USAGE
         case Unavailable() if not isinstance(error, Lost):
             return EXIT_UNAVAILABLE
-        case DeadlineExceeded():
-            return EXIT_DEADLINE
         case _:
             return EXIT_FAILED
 

@@ -106,6 +106,15 @@ def test_a_deadline_has_its_own_exit_code() -> None:
     with FakeServer([first("He", [1]), threading.Event()]) as server:
         done = run("generate", "hi", "--timeout", "2", "--address", server.address)
     assert (done.exit_code, done.stdout) == (4, "He\n")
+    assert done.stderr == "error: the time given with --timeout is up\n"
+
+
+def test_a_model_without_a_chat_template_gets_a_hint() -> None:
+    script = [Abort(grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_FIELD", field="chat")]
+    with FakeServer(script) as server:
+        done = run("generate", "hi", "--address", server.address)
+    assert done.exit_code == 2
+    assert "--raw" in done.stderr
 
 
 def test_nobody_there() -> None:
