@@ -198,7 +198,7 @@ COUNT_CHANGES = st.dictionaries(
 
 
 @given(SEEDS, st.lists(changes(), max_size=4), COUNT_CHANGES)
-@settings(max_examples=600)
+@settings(max_examples=max(600, settings().max_examples))
 @example(0, [], {"rows": 2**32 - 1})
 def test_a_sealed_lie_is_refused_exactly_if_it_cannot_be_executed(
     seed: int, lies: list[tuple[str, int, float]], count_lies: dict[str, int]
