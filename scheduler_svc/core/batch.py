@@ -104,7 +104,9 @@ class Batch:
         )
 
     def count_cached(self, sequence: Sequence) -> int:
-        """Known tokens of a waiting sequence that the prefix cache holds."""
+        """Known tokens of a sequence whose KV is there: in the prefix cache, or its own."""
+        if sequence.lane is not None:
+            return int(self.table.planned[sequence.lane])
         if not self.prefix_cache:
             return 0
         count = (len(sequence.tokens) - 1) // self.table.block_size

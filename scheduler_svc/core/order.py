@@ -63,8 +63,7 @@ class Order:
             self.waiting.remove(sequence)
         for sequence, key, group in places:
             sequence.key, sequence.group = key, group
-            if sequence.tokens_told:  # the new one starts from now
-                sequence.tokens_told = self._known_tokens(sequence)
+            sequence.tokens_told = max(sequence.tokens_told, self._progress(sequence))
         for sequence in sorted(waiting, key=lambda other: other.seq_id):
             self.enqueue(sequence)
 
@@ -141,6 +140,20 @@ class Order:
         self._tell_served()
         return others[self._guard.victim(views)]
 
+    def sorted(self, readers: Iterable[Sequence]) -> Iterable[Sequence]:
+        """Running sequences, given in the order of their keys, in the policy's order."""
+        return sorted(readers, key=self._place) if self._guard.groups else readers
+
+    def precedes(self, head: Sequence, reader: Sequence) -> bool:
+        """Whether a waiting sequence's prompt is read before that of a running one."""
+        return self._place(head) < self._place(reader)
+
+    def _place(self, sequence: Sequence) -> tuple[bool, Key, Key]:
+        """Smaller goes first: who was put before everybody, then by group, then by key."""
+        if sequence.group is None or not self._guard.groups:
+            return sequence.group is not None, (), sequence.key
+        return True, self._rank_of(sequence.group, sequence, 0), sequence.key
+
     def piece(self, sequence: Sequence, wanted: int, room: int) -> int:
         """Tokens of a prompt that go into the step: 1 to the smaller of `wanted` and `room`."""
         return self._guard.piece(sequence.view, wanted, room)
@@ -148,18 +161,15 @@ class Order:
     def _rank(self, name: str, queue: WaitingQueue) -> Key:
         head = queue.head
         assert head is not None
+        return self._rank_of(name, head, len(queue))
+
+    def _rank_of(self, group: str, head: Sequence, waiting: int) -> Key:
         assert self._batch is not None
         count_cached = partial(self._batch.count_cached, head)
-        view = GroupView(name=name, waiting=len(queue), head=head.view, count_cached=count_cached)
+        view = GroupView(name=group, waiting=waiting, head=head.view, count_cached=count_cached)
         return self._guard.rank(view)
 
     # -- what was served ---------------------------------------------------------------------------
-
-    def tell_admission(self, sequence: Sequence) -> None:
-        """The policy learns of a first admission: its whole prompt counts as served."""
-        sequence.tokens_told = len(sequence.tokens)
-        if self._guard.counts and sequence.group is not None:
-            self._guard.served(sequence.group, len(sequence.request.prompt), 0)
 
     def tell_leave(self, sequence: Sequence) -> None:
         """The policy learns what a sequence got that leaves the batch."""
@@ -175,19 +185,28 @@ class Order:
             self._tell(self._batch.running)
 
     def _tell(self, sequences: Iterable[Sequence]) -> None:
-        fresh: Counter[str] = Counter()
+        prompt_tokens: Counter[str] = Counter()
+        output_tokens: Counter[str] = Counter()
         for sequence in sequences:
-            known = self._known_tokens(sequence)
-            if sequence.group is not None:
-                fresh[sequence.group] += known - sequence.tokens_told
-            sequence.tokens_told = known
-        for group, tokens in fresh.items():
-            if tokens:
-                self._guard.served(group, 0, tokens)
+            told, prompt = sequence.tokens_told, len(sequence.request.prompt)
+            progress = self._progress(sequence)
+            if progress > told and sequence.group is not None:
+                prompt_tokens[sequence.group] += min(progress, prompt) - min(told, prompt)
+                output_tokens[sequence.group] += max(progress, prompt) - max(told, prompt)
+            sequence.tokens_told = max(told, progress)
+        for group, tokens in prompt_tokens.items():
+            self._guard.served(group, tokens, output_tokens[group])
+
+    def _progress(self, sequence: Sequence) -> int:
+        """How far it is served: read, as long as it reads its prompt, then committed. 0: waits."""
+        if sequence.lane is None or self._batch is None:
+            return 0
+        table = self._batch.table
+        planned, known = int(table.planned[sequence.lane]), int(table.known[sequence.lane])
+        return planned if planned < len(sequence.request.prompt) else known
 
     def _known_tokens(self, sequence: Sequence) -> int:
-        if sequence.lane is None or self._batch is None:
-            return len(sequence.tokens)
+        assert self._batch is not None
         return int(self._batch.table.known[sequence.lane])
 
     def check(self) -> None:

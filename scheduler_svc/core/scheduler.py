@@ -8,9 +8,9 @@ A step is planned in this order:
     1. yield    the first waiting sequence displaces the last running ones that it outranks
     2. grow     running sequences get the blocks that their next token needs; for lack of memory the
                 last of them is pre-empted (it waits again and is recomputed from its known tokens)
-    3. advance  every running sequence gets a row: one token each, then what is left of the budget
-                for pieces of prompts
-    4. admit    the first waiting ones join with what is left of budget and memory
+    3. share    every running sequence gets a row with one token; what is left of the budget goes,
+                in the policy's order, to those who still read their prompts and to those who wait:
+                they are admitted while there is memory
 
 Everything is decided from what is known when the step is planned. That a sequence will end by
 length is known; that it will sample a stop id is not: such rows are late, the executor masks them,
@@ -213,9 +213,10 @@ class Scheduler:
         if not self._suspects:
             self._yield_to_head(batch)
         needed, preempted = self._grow(batch)
-        lanes, lengths, budget = self._advance(batch, needed)
+        busy = needed > 0
+        lanes, needed = batch.lanes[busy], needed[busy]
         # Whoever was pre-empted just now must not come back in the same breath.
-        admitted = [] if preempted else self._admit(batch, budget)
+        lengths, admitted = self._share_budget(batch, lanes, needed, may_admit=not preempted)
         if admitted:
             lanes = np.concatenate([lanes, np.array([s.lane for s, _ in admitted], np.intp)])
             lengths = np.concatenate([lengths, np.array([n for _, n in admitted], np.int32)])
@@ -254,19 +255,28 @@ class Scheduler:
             table.blocks[growing] += 1
         return needed, preempted
 
-    def _advance(self, batch: Batch, needed: Int32s) -> tuple[Indices, Int32s, int]:
-        """Rows for the running sequences: lanes, lengths, and what is left of the budget."""
-        busy = needed > 0
-        lanes, needed = batch.lanes[busy], needed[busy]
+    def _share_budget(
+        self, batch: Batch, lanes: Indices, needed: Int32s, *, may_admit: bool
+    ) -> tuple[Int32s, list[tuple[Sequence, int]]]:
+        """Shares the step's tokens: lengths for the rows of `lanes`, and who is admitted.
+
+        Everybody who runs has one token. The rest goes, in the policy's order, to those who read
+        their prompts and those who wait.
+        """
         lengths = np.ones_like(needed)
-        reading = np.flatnonzero(needed > 1).tolist()
-        budget = self._pieces_budget(batch, len(lanes), decoding=len(lanes) - len(reading))
-        # Everybody has one token; readers of prompts share the rest in the policy's order.
-        for row in reading:
-            reader = batch.table.occupant(int(lanes[row]))
+        rows = np.flatnonzero(needed > 1).tolist()
+        budget = self._pieces_budget(batch, len(lanes), decoding=len(lanes) - len(rows))
+        admitted: list[tuple[Sequence, int]] = []
+        readers = {batch.table.occupant(int(lanes[row])): row for row in rows}
+        for reader in self._order.sorted(readers):
+            if may_admit:
+                budget = self._admit(batch, budget, admitted, before=reader)
+            row = readers[reader]
             lengths[row] = self._order.piece(reader, int(needed[row]), budget + 1)
             budget -= int(lengths[row]) - 1
-        return lanes, lengths, budget
+        if may_admit:
+            self._admit(batch, budget, admitted)
+        return lengths, admitted
 
     def _pieces_budget(self, batch: Batch, rows: int, decoding: int) -> int:
         """Tokens of prompts that a step of so many rows may read."""
@@ -275,10 +285,20 @@ class Scheduler:
             budget = min(budget, self._pace.piece_tokens(self.config.itl_target_ms / 1e3))
         return budget
 
-    def _admit(self, batch: Batch, budget: int) -> list[tuple[Sequence, int]]:
-        """Moves waiting sequences into the batch; returns each with the length of its row."""
-        admitted = []
+    def _admit(
+        self,
+        batch: Batch,
+        budget: int,
+        admitted: list[tuple[Sequence, int]],
+        before: Sequence | None = None,
+    ) -> int:
+        """Moves waiting sequences into the batch, only such as go before `before`.
+
+        Adds each to `admitted` with the length of its row; returns what is left of the budget.
+        """
         while budget > 0 and batch.has_place and (head := self._next_waiting(batch)):
+            if before and not self._order.precedes(head, before):
+                break
             hit = batch.hit(head)
             if hit is None:
                 break
@@ -292,13 +312,12 @@ class Scheduler:
             if head.admissions == 1:
                 # Of a resumed sequence some of the output may be cached too.
                 head.cached_tokens = min(cached, len(head.request.prompt))
-                self._order.tell_admission(head)
                 request = head.request
                 self._tenants.admitted(request.tenant, len(request.prompt), head.cached_tokens)
             length = self._order.piece(head, len(head.tokens) - cached, budget)
             budget -= length
             admitted.append((head, length))
-        return admitted
+        return budget
 
     def _next_waiting(self, batch: Batch) -> Sequence | None:
         """Who joins next; while there are suspects nobody else does."""

@@ -62,7 +62,7 @@ class Sequence:
         self.overtaken = 0
         """How many that came later were admitted while it was the eldest to wait."""
         self.tokens_told = 0
-        """Known tokens of which the policy was told."""
+        """How many of its tokens the policy was told of as served."""
         self.state = State.WAITING
         self.lane: Lane | None = None
         """Set exactly while RUNNING."""

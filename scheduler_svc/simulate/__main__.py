@@ -16,7 +16,7 @@ from scheduler_svc.policy_finder import PolicyNotFound, make_policy, parse_optio
 from scheduler_svc.simulate import cost, report
 from scheduler_svc.simulate.machine import Machine, Outcome
 from scheduler_svc.simulate.traces import read_trace
-from scheduler_svc.simulate.workload import Arrival, Lengths, Stream, WorkloadError, poisson
+from scheduler_svc.simulate.workload import Arrival, Stream, WorkloadError, poisson
 
 EXIT_USAGE = 2
 err = Console(stderr=True, highlight=False, markup=False)
@@ -35,7 +35,10 @@ def main(
     ] = None,
     poisson_rate: Annotated[
         list[str] | None,
-        typer.Option("--poisson", help="RATE or TENANT:RATE in requests/s; may be repeated."),
+        typer.Option(
+            "--poisson",
+            help="RATE, TENANT:RATE or TENANT:RATE:PROMPT,OUTPUT in requests/s; may be repeated.",
+        ),
     ] = None,
     lengths: Annotated[
         str, typer.Option(help="PROMPT,OUTPUT tokens: 512 (all), 100-900 (uniform), ~512 (median).")
@@ -104,9 +107,7 @@ def _workload(
         raise WorkloadError("give either --trace or --poisson")
     if trace:
         return read_trace(trace, limit=limit, speed=speed)
-    prompts, _, outputs = lengths.partition(",")
-    streams = [Stream.parse(rate) for rate in rates or []]
-    return poisson(streams, Lengths.parse(prompts), Lengths.parse(outputs), duration_s, seed)
+    return poisson([Stream.parse(rate, lengths) for rate in rates or []], duration_s, seed)
 
 
 def _say_pace(outcome: Outcome, took_s: float) -> None:

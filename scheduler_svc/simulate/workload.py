@@ -53,23 +53,32 @@ class Stream:
 
     tenant: str
     rate: float
+    prompts: Lengths
+    outputs: Lengths
 
     @classmethod
-    def parse(cls, text: str) -> "Stream":
-        """`RATE` or `TENANT:RATE`."""
-        tenant, _, rate = text.rpartition(":")
-        try:
-            stream = cls(tenant, float(rate))
-        except ValueError:
-            stream = cls(tenant, 0.0)
-        if not 0 < stream.rate < math.inf:
-            raise WorkloadError(f"{text!r} is no rate: write 5 or tenant:5, in requests a second")
-        return stream
+    def parse(cls, text: str, lengths: str) -> "Stream":
+        """`RATE`, `TENANT:RATE`, or `TENANT:RATE:PROMPT,OUTPUT`, else with the `lengths` given."""
+        parts = text.split(":")
+        rate, own = parts[-1], lengths
+        if len(parts) == 3:
+            rate, own = parts[1:]
+        tenant = parts[0] if len(parts) > 1 else ""
+        prompts, _, outputs = own.partition(",")
+        return cls(tenant, _parse_rate(rate, text), Lengths.parse(prompts), Lengths.parse(outputs))
 
 
-def poisson(
-    streams: list[Stream], prompts: Lengths, outputs: Lengths, duration_s: float, seed: int
-) -> list[Arrival]:
+def _parse_rate(rate: str, text: str) -> float:
+    try:
+        value = float(rate)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise WorkloadError(f"{text!r} has no rate: write 5 or tenant:5, in requests a second")
+    return value
+
+
+def poisson(streams: list[Stream], duration_s: float, seed: int) -> list[Arrival]:
     """Independent streams of requests over `duration_s`, by time."""
     arrivals = []
     for stream in streams:
@@ -79,8 +88,8 @@ def poisson(
             arrivals.append(
                 Arrival(
                     at_s=at_s,
-                    prompt_tokens=prompts.draw(rng),
-                    output_tokens=outputs.draw(rng),
+                    prompt_tokens=stream.prompts.draw(rng),
+                    output_tokens=stream.outputs.draw(rng),
                     tenant=stream.tenant,
                 )
             )

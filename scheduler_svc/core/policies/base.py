@@ -48,14 +48,16 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A group with somebody waiting."""
+    """A group with somebody waiting, or with somebody in the batch whose prompt is being read."""
 
     name: str
     waiting: int
+    """0: it stands for the one in the batch."""
     head: RequestView
-    """The first of the group, by key."""
+    """The first of the group, by key; or the one in the batch."""
     count_cached: Callable[[], int]
-    """How many known tokens of the head the prefix cache holds now. Costs a look a block."""
+    """How many known tokens of the head have their KV: in the prefix cache, or in its own blocks.
+    Costs a look a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,8 @@ class Policy(ABC):
         """The group's place among those that wait: the smallest rank's head goes next.
 
         Asked anew for every group whenever a place is free, so it may change with what was
-        `served`. Equal ranks go by the keys of their heads.
+        `served`. Equal ranks go by the keys of their heads. The same order decides whose prompt is
+        read first.
         """
         return ()
 
@@ -142,7 +145,7 @@ class Policy(ABC):
     def served(  # noqa: B027 - as above
         self, group: str, prompt_tokens: int, output_tokens: int
     ) -> None:
-        """Requests of `group` were admitted with so many prompt tokens, and got so many new ones.
+        """So many prompt tokens of `group` were read (or found cached), so many tokens generated.
 
-        Told before `rank` is asked. A request that was pre-empted is not counted again.
+        Told before `rank` is asked. What is computed again after a pre-emption is not told again.
         """
