@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from executor_svc.runner import RunnerError
 from executor_svc.service import Service
 from svc_shell.logs import setup_logs
 from svc_shell.parent import follow_parent
+from svc_shell.pulse import beat
 from svc_wire.errors import WireError
 from svc_wire.ring import ExecutorRing, sweep_rings
 from svc_wire.rundir import RunDir, default_run_dir
@@ -149,7 +151,7 @@ def _run(config: ExecutorConfig, run_dir: RunDir, log: structlog.stdlib.BoundLog
     """Serves until SIGTERM or SIGINT; whether the runner had been made by then."""
     lock = run_dir.lock("executor")
     mailbox = Mailbox(run_dir.executor_endpoint)
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: mailbox.stop())
     log.info("started", run_dir=str(run_dir.path), lock=lock)
     try:
@@ -161,7 +163,7 @@ def _run(config: ExecutorConfig, run_dir: RunDir, log: structlog.stdlib.BoundLog
             log.info("removed the frame ring of a dead executor", path=str(path))
         ring = ExecutorRing.create(run_dir.path, runner.capacity)
         try:
-            Service(mailbox, runner, ring).run(hellos)
+            Service(mailbox, runner, ring, partial(beat, lock)).run(hellos)
         finally:
             ring.unlink()
             runner.close()

@@ -4,10 +4,14 @@ The device comes first: when a result is there, the next published plan is submi
 result is handed over. While steps are in flight the loop spins on the plan word (bounded, and only
 on machines with CPUs to spare), then it blocks in the runner; with nothing in flight it blocks on
 the socket, and the scheduler rings the doorbell. Idle, it wakes once a second.
+
+Its pulse (see svc_shell/pulse.py) follows the steps: while some are in flight and none ends, there
+is none, whatever else this loop does.
 """
 
 import os
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -42,10 +46,14 @@ log = structlog.get_logger(service="executor")
 class Service:
     """Serves one scheduler at a time, until the mailbox says stop."""
 
-    def __init__(self, mailbox: Mailbox, runner: Runner, ring: ExecutorRing) -> None:
+    def __init__(
+        self, mailbox: Mailbox, runner: Runner, ring: ExecutorRing, pulse: Callable[[], object]
+    ) -> None:
         self._mailbox = mailbox
         self._runner = runner
         self._ring = ring
+        self._pulse = pulse
+        self._completed_seen = 0
         self._session: Session | None = None
         self._epoch = 0
         self._spins = len(os.sched_getaffinity(0)) >= SPIN_CPUS_MIN
@@ -113,8 +121,17 @@ class Service:
                 self._on_hello(peer, message)
         if now >= self._next_beat:
             self._next_beat = now + BEAT_S
-            if (session := self._session) is not None:
-                self._mailbox.send(session.peer, Beat(session.epoch, session.completed))
+            self._beat()
+
+    def _beat(self) -> None:
+        session = self._session
+        if session is None:
+            self._pulse()
+            return
+        self._mailbox.send(session.peer, Beat(session.epoch, session.completed))
+        if not session.in_flight or session.completed != self._completed_seen:
+            self._completed_seen = session.completed
+            self._pulse()
 
     def _on_hello(self, peer: bytes, hello: Hello) -> None:
         """Begins a new epoch, which fences whoever was served before."""

@@ -115,6 +115,7 @@ async def _serve(run_dir: RunDir, settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, frontend.stop)
+    loop.add_signal_handler(signal.SIGHUP, frontend.stop_at_once)  # the supervisor is gone
     await frontend.run()
 
 

@@ -1,10 +1,14 @@
 """Where a front end listens, and how others on the machine find it."""
 
+import asyncio
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import grpc.aio
+
+from svc_shell.pulse import PULSE_S, beat
 
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -58,6 +62,13 @@ class AddressFile:
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         draft.write_text(f"{address}\n")
         draft.replace(self._path)
+
+    async def keep_beating(self) -> None:
+        """Shows that the event loop turns (see svc_shell/pulse.py), until cancelled."""
+        while True:
+            with suppress(FileNotFoundError):
+                beat(self._path)
+            await asyncio.sleep(PULSE_S)
 
     def remove(self) -> None:
         """Unless another front end has put its own there."""

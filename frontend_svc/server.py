@@ -63,6 +63,11 @@ class Frontend:
             self._hurry.set()
         self._stop.set()
 
+    def stop_at_once(self) -> None:
+        """Without a drain: streams are cut off, with a status."""
+        self._hurry.set()
+        self._stop.set()
+
     async def run(self) -> None:
         """Returns after `stop`. Raises AddressError or TokenizerError."""
         address = bind(self._server, self._settings.host, self._settings.port)
@@ -72,6 +77,7 @@ class Frontend:
         background = [
             asyncio.create_task(self.backend.link.run()),
             asyncio.create_task(publish_health(self.backend, self._health)),
+            asyncio.create_task(self._address_file.keep_beating()),
         ]
         try:
             stop = asyncio.create_task(self._stop.wait())

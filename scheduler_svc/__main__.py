@@ -1,6 +1,7 @@
 """python -m scheduler_svc: reads options, environment and signals once, and runs the service."""
 
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from scheduler_svc.policy_finder import PolicyNotFound, make_policy, names, pars
 from scheduler_svc.service import Service
 from svc_shell.logs import setup_logs
 from svc_shell.parent import follow_parent
+from svc_shell.pulse import beat
 from svc_wire.errors import RunDirError
 from svc_wire.ring import DEPTH_MAX
 from svc_wire.rundir import RunDir, default_run_dir
@@ -124,9 +126,11 @@ def main(
         chosen,
         stall_timeout_s=stall_timeout,
         drain_timeout_s=drain_timeout,
+        pulse=partial(beat, lock),
     )
     signal.signal(signal.SIGTERM, lambda *_: service.stop())
-    signal.signal(signal.SIGINT, lambda *_: service.leave())
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, lambda *_: service.leave())
     log.info("started", run_dir=str(checked.path), policy=policy, depth=depth, lock=lock)
     collector.freeze()
     service.run()

@@ -12,6 +12,7 @@ successor, and the executor stays. So it may leave at any moment, and need not e
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,10 +85,13 @@ class Service:
         *,
         stall_timeout_s: float,
         drain_timeout_s: float,
+        pulse: Callable[[], object],
     ) -> None:
+        """`pulse` shows that the loop turns; see svc_shell/pulse.py."""
         self._core = Scheduler(config, policy)
         self._stall_timeout_s = stall_timeout_s
         self._drain_timeout_s = drain_timeout_s
+        self._pulse = pulse
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context = context
         self._executor = ExecutorLink(context, run_dir.executor_endpoint)
@@ -227,6 +231,7 @@ class Service:
 
     def _tick(self, now: float) -> None:
         self._next_tick = now + TICK_S
+        self._pulse()
         self._frontends.sweep(now)
         self._executor.beat(self._in_flight[-1].step if self._in_flight else 0)
         self._tell_policy_faults()

@@ -4,9 +4,11 @@ import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
 
 KILL_WAIT_S = 10.0
+HURRY_S = 0.3
 _STDERR = 2
 
 
@@ -15,6 +17,7 @@ class Child:
 
     def __init__(self, role: str, command: Sequence[str]) -> None:
         self.role = role
+        self.started_at = time.monotonic()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -43,9 +46,14 @@ class Child:
             return f"was killed by {signal.Signals(-status).name}"
         return f"exited with status {status}"
 
-    def stop(self, timeout_s: float) -> bool:
-        """Asks the process to end. True: it did within the time; False: it had to be killed."""
+    def hurry(self) -> None:
+        """Tells the process that it is about to be stopped and shall not finish anything."""
         self._process.terminate()
+        wait_for_end([self], HURRY_S)  # two signals at once would be taken for one
+
+    def stop(self, timeout_s: float, signum: signal.Signals = signal.SIGTERM) -> bool:
+        """Asks the process to end. True: it did within the time; False: it had to be killed."""
+        self._process.send_signal(signum)
         if wait_for_end([self], timeout_s):
             return True
         self.kill()

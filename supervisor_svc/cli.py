@@ -7,6 +7,7 @@ one owner. A service's other options are set by its TWOSTROKE_* variables, which
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -16,14 +17,15 @@ from rich.console import Console
 from supervisor_svc import display
 from supervisor_svc.instance import instance_dir
 from supervisor_svc.stack import Stack, StackConfig, StackError
+from supervisor_svc.upkeep import Upkeep
 from svc_wire.errors import RunDirError
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
 ROLE_OPTIONS = {
     "executor": ("model", "log_level"),
-    "scheduler": ("policy", "policy_opt", "depth", "drain_timeout", "log_level"),
-    "frontend": ("host", "port", "drain_timeout", "log_level"),
+    "scheduler": ("policy", "policy_opt", "depth", "drain_timeout", "stall_timeout", "log_level"),
+    "frontend": ("host", "port", "drain_timeout", "outage_timeout", "log_level"),
 }
 
 
@@ -82,11 +84,36 @@ def serve(
             envvar="TWOSTROKE_DRAIN_TIMEOUT", help="Seconds that running answers get to finish."
         ),
     ] = 30.0,
+    outage_timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds that answers wait for a scheduler or executor that is away."),
+    ] = None,
+    stall_timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds without progress after which health is not serving."),
+    ] = None,
+    hang_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar="TWOSTROKE_HANG_TIMEOUT",
+            min=1.0,
+            help="Seconds without progress after which a service is killed and started again.",
+        ),
+    ] = 60.0,
+    restarts_max: Annotated[
+        int,
+        typer.Option(
+            envvar="TWOSTROKE_RESTARTS_MAX",
+            min=0,
+            help="Deaths of a service in a row after which everything is stopped.",
+        ),
+    ] = 15,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Start executor, scheduler and front end; Ctrl-C drains and stops them, twice kills them.
 
-    Exits with 0 when it was stopped as asked, with 1 when a service died or did not get ready.
+    A service that dies is started again. Exits with 0 when it was stopped as asked, with 1 when a
+    service did not get ready or died too often.
     """
     err = Console(stderr=True, highlight=False, markup=False)
     if log_level is None and err.is_terminal:
@@ -99,6 +126,8 @@ def serve(
         "policy_opt": policy_opt,
         "depth": depth,
         "drain_timeout": drain_timeout,
+        "outage_timeout": outage_timeout,
+        "stall_timeout": stall_timeout,
         "log_level": log_level,
     }
     # A service manager stops with SIGTERM what a person stops with Ctrl-C.
@@ -107,7 +136,7 @@ def serve(
         with instance_dir(run_dir) as directory:
             config = StackConfig(commands(directory, options), ready_timeout, drain_timeout)
             with Stack(directory, config) as stack:
-                _run(stack, err)
+                _run(stack, err, restarts_max, hang_timeout)
     except KeyboardInterrupt:
         err.print("killed")
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -116,14 +145,20 @@ def serve(
         raise typer.Exit(EXIT_FAILED) from error
 
 
-def _run(stack: Stack, err: Console) -> None:
+def _run(stack: Stack, err: Console, restarts_max: int, hang_timeout_s: float) -> None:
     """Serves until it is asked to stop."""
-    try:
-        address = display.start(stack, err)
-        sys.stdout.write(f"ready at {address}\n")
-        sys.stdout.flush()
-        stack.wait()
-    except KeyboardInterrupt:
+    with ExitStack() as rest:
+        try:
+            address = display.start(stack, err)
+            sys.stdout.write(f"ready at {address}\n")
+            sys.stdout.flush()
+            upkeep = Upkeep(
+                stack, restarts_max=restarts_max, hang_timeout_s=hang_timeout_s, tell=err.print
+            )
+            rest.callback(upkeep.close)
+            upkeep.run()
+        except KeyboardInterrupt:
+            pass  # as ordered
         err.print("draining: running answers may finish; once more kills them")
         killed = stack.stop()
         err.print(f"stopped, killed: {', '.join(killed)}" if killed else "stopped")

@@ -3,11 +3,12 @@
     start   all at once; each waits for its peers by itself
     ready   when the front end's health service says SERVING
     stop    front end (drains its streams) ─► scheduler ─► executor
-    death   any one that ends unasked ends the instance: the others are stopped
+    death   before all are ready, it ends the instance; afterwards see upkeep.py
 
 A front end that drains needs the two behind it, so they are stopped after it.
 """
 
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,9 @@ class StackError(Exception):
 
 
 class ChildDied(StackError):
-    def __init__(self, child: Child) -> None:
-        super().__init__(f"the {child.role} (pid {child.pid}) {child.ending}")
+    def __init__(self, child: Child, deaths: int = 1) -> None:
+        text = f"the {child.role} (pid {child.pid}) {child.ending}"
+        super().__init__(f"{text}, which was death {deaths} in a row" if deaths > 1 else text)
 
 
 class NotReadyInTime(StackError):
@@ -51,17 +53,37 @@ class Stack:
 
     def __init__(self, run_dir: Path, config: StackConfig) -> None:
         self._config = config
-        self._run_dir = run_dir
-        self._children: dict[str, Child] = {}
+        self.run_dir = run_dir
+        self.commands = {role: list(command) for role, command in config.commands.items()}
+        """Of the services that run; they may change when one is restarted."""
+        self.children: dict[str, Child] = {}
+        """Of each role the last one that was started."""
         self._stop_began = False
 
     @property
     def pids(self) -> dict[str, int]:
-        return {role: child.pid for role, child in self._children.items()}
+        return {role: child.pid for role, child in self.children.items()}
 
     def start(self) -> None:
-        for role, command in self._config.commands.items():
-            self._children[role] = Child(role, command)
+        for role, command in self.commands.items():
+            self.launch(role, command)
+
+    def launch(self, role: str, command: list[str]) -> None:
+        """Starts a service, whose predecessor must have ended."""
+        if before := self.children.pop(role, None):
+            before.close()
+        self.commands[role] = command
+        self.children[role] = Child(role, command)
+
+    def end(self, role: str) -> bool:
+        """Asks a service to make place for a successor; whether it had to be killed.
+
+        The scheduler leaves its requests to that at once; a front end lets its streams finish.
+        """
+        child = self.children[role]
+        drain_s = self._config.drain_timeout_s if role == "frontend" else 0.0
+        signum = signal.SIGINT if role == "scheduler" else signal.SIGTERM
+        return not (child.has_ended or child.stop(drain_s + STOP_TIMEOUT_S, signum))
 
     def wait_ready(self, report: Callable[[set[str]], None]) -> str:
         """The front end's address, once the instance serves. `report` gets the roles that are up.
@@ -69,7 +91,7 @@ class Stack:
         Raises ChildDied, or NotReadyInTime after `ready_timeout_s`.
         """
         deadline = time.monotonic() + self._config.ready_timeout_s
-        with Readiness(self._run_dir) as readiness:
+        with Readiness(self.run_dir) as readiness:
             while not readiness.is_serving():
                 report(readiness.signs())
                 self._raise_if_died(timeout_s=LOOK_INTERVAL_S)
@@ -77,26 +99,27 @@ class Stack:
                     raise NotReadyInTime(self._lateness(readiness.signs()))
             address = readiness.address()
         assert address is not None, "it was asked there"
+        # One that is started again must be found where the first was, whatever port that took.
+        self.commands["frontend"] += ["--port", address.rpartition(":")[2]]
         return address
 
-    def wait(self) -> None:
-        """Blocks for as long as all is well, costing nothing. Raises ChildDied."""
-        while True:
-            self._raise_if_died(timeout_s=None)
-
-    def stop(self) -> list[str]:
+    def stop(self, *, drain: bool = True) -> list[str]:
         """Stops what runs, in order; returns the roles that had to be killed."""
         self._stop_began = True
         killed = []
         for role in STOP_ORDER:
-            child = self._children.get(role)
-            drain_s = self._config.drain_timeout_s if role == "frontend" else 0.0
-            if child and not child.has_ended and not child.stop(drain_s + STOP_TIMEOUT_S):
+            child = self.children.get(role)
+            if child is None or child.has_ended:
+                continue
+            if not drain:
+                child.hurry()
+            drain_s = self._config.drain_timeout_s if drain and role == "frontend" else 0.0
+            if not child.stop(drain_s + STOP_TIMEOUT_S):
                 killed.append(role)
         return killed
 
     def _raise_if_died(self, timeout_s: float | None) -> None:
-        for child in wait_for_end(self._children.values(), timeout_s):
+        for child in wait_for_end(self.children.values(), timeout_s):
             raise ChildDied(child)
 
     def _lateness(self, up: set[str]) -> str:
@@ -110,8 +133,8 @@ class Stack:
     def __exit__(self, *_: object) -> None:
         try:
             if not self._stop_began:  # it was interrupted otherwise: what is left is killed
-                self.stop()
+                self.stop(drain=False)
         finally:
-            for child in self._children.values():
+            for child in self.children.values():
                 child.kill()
                 child.close()

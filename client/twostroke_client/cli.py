@@ -184,6 +184,10 @@ def _table(facts: dict[str, object]) -> Table:
 
 
 app.command()(local.demo)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    local.restart
+)
+app.command()(local.drain)
 app.add_typer(policy_cli.app, name="policy")
 app.command(context_settings=policy_cli.passed_on, add_help_option=False)(policy_cli.simulate)
 

@@ -1,4 +1,4 @@
-"""`twostroke serve` and `twostroke demo`: the commands that need the server parts on this machine.
+"""`twostroke serve`, `restart`, `drain` and `demo`: what needs the server parts on this machine.
 
 They are imported when they are asked for, so that a client alone needs none of them.
 """
@@ -6,6 +6,7 @@ They are imported when they are asked for, so that a client alone needs none of 
 import importlib.util
 import signal
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,12 +21,49 @@ DEMO_PROMPT = "In two or three sentences: what is a two-stroke engine?"
 SERVER_PARTS = ("msgspec", "structlog", "zmq", "grpc_health", "tokenizers", "torch", "transformers")
 
 
+RunDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="TWOSTROKE_RUN_DIR", help="That of the instance; needed where several run."
+    ),
+]
+
+
 def serve(context: typer.Context) -> None:
     """Start executor, scheduler and front end on this machine."""
     require_server_parts()
     from supervisor_svc import cli
 
     cli.app(args=context.args, prog_name="twostroke serve")
+
+
+def restart(
+    context: typer.Context,
+    role: Annotated[str, typer.Argument(help="scheduler, executor or frontend.")],
+    run_dir: RunDirectory = None,
+) -> None:
+    """Replace one service of the instance on this machine; further options go to its command line.
+
+    Answers that are running go on: twostroke restart scheduler --policy priority
+    """
+    _order(run_dir, role, context.args)
+
+
+def drain(run_dir: RunDirectory = None) -> None:
+    """End the instance on this machine when its running answers are finished; waits for that."""
+    _order(run_dir, None, [])
+
+
+def _order(run_dir: Path | None, role: str | None, arguments: list[str]) -> None:
+    require_server_parts()
+    from supervisor_svc import control
+
+    order = control.Restart(role, tuple(arguments)) if role else control.Drain()
+    try:
+        control.order(control.find_instance(run_dir), order)
+    except control.ControlError as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_FAILED) from error
 
 
 def demo(

@@ -69,8 +69,8 @@ def test_a_second_interrupt_kills(slow_steps: None) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_killed_service_ends_the_instance_and_every_stream(role: str, slow_steps: None) -> None:
-    with Serve() as serve, Client(serve.address) as client:
+def test_what_may_not_die_ends_the_instance_and_every_stream(role: str, slow_steps: None) -> None:
+    with Serve("--restarts-max", "0") as serve, Client(serve.address) as client:
         streams = [client.generate([n], max_tokens=4000, ignore_eos=True) for n in range(1, 9)]
         for stream in streams:
             next(stream)
@@ -84,6 +84,55 @@ def test_a_killed_service_ends_the_instance_and_every_stream(role: str, slow_ste
         pid = serve.services[role].pid
         assert f"the {role} (pid {pid}) was killed by SIGKILL" in serve.errors()
         assert serve.survivors(0) == []
+        assert serve.leftovers() == []
+
+
+@pytest.mark.parametrize("role", ["executor", "scheduler"])
+def test_streams_outlive_a_killed_service(role: str, slow_steps: None) -> None:
+    with Serve() as serve, Client(serve.address) as client:
+        streams = [client.generate([n], max_tokens=200, ignore_eos=True) for n in range(1, 9)]
+        for stream in streams:
+            next(stream)
+        serve.services[role].kill()
+        for stream in streams:
+            *_, last = stream
+            assert last.finish is not None
+            assert last.finish.output_tokens == 200
+        serve.signal(signal.SIGTERM)
+        assert serve.wait(15) == 0
+
+
+def test_a_front_end_comes_back_where_it_was(slow_steps: None) -> None:
+    with Serve() as serve, Client(serve.address) as client:
+        stream = client.generate([1], max_tokens=4000, ignore_eos=True)
+        next(stream)
+        serve.services["frontend"].kill()
+        with pytest.raises(TwostrokeError):
+            list(stream)
+        assert wait_until(lambda: _serves(client), 20)
+        assert _answer(serve.address) == 5
+
+
+def _serves(client: Client) -> bool:
+    try:
+        return client.server_status().ready
+    except TwostrokeError:
+        return False
+
+
+def test_a_restart_takes_options_and_a_drain_waits_for_the_end(slow_steps: None) -> None:
+    with Serve() as serve, Client(serve.address) as client:
+        stream = client.generate([1], max_tokens=300, ignore_eos=True)
+        next(stream)
+        assert serve.command("restart", "scheduler", "--policy", "priority") == (0, "")
+        assert wait_until(lambda: client.server_status().policy == "priority", 10)
+        code, said = serve.command("restart", "scheduler", "--policy", "no-such-thing")
+        assert (code, "the new scheduler exited with status" in said) == (1, True)
+        assert serve.command("drain") == (0, "")
+        *_, last = stream
+        assert last.finish is not None
+        assert last.finish.output_tokens == 300
+        assert serve.wait(15) == 0
         assert serve.leftovers() == []
 
 

@@ -7,6 +7,7 @@ badly on request:
     silent        never shows its sign
     dies          exits with status 7 as soon as RUN_DIR/die exists
     stubborn      ignores SIGTERM
+    beats         shows a pulse
 """
 
 import fcntl
@@ -21,6 +22,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from svc_shell.parent import follow_parent
+from svc_shell.pulse import beat
 
 SIGNS = {"scheduler": "scheduler.sock", "executor": "ring-1-x"}
 LIFE_S_MAX = 60.0
@@ -31,7 +33,8 @@ def main(role: str, run_dir: Path, *behaviour: str) -> None:
     follow_parent()
     # A list, not an Event: a handler that sets the Event that its own thread waits on can deadlock.
     ended: list[int] = []
-    signal.signal(signal.SIGTERM, lambda signum, _: ended.append(signum))
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, lambda signum, _: ended.append(signum))
     if "stubborn" in behaviour:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     lock = os.open(run_dir / f"{role}.lock", os.O_RDWR | os.O_CREAT)
@@ -47,8 +50,12 @@ def main(role: str, run_dir: Path, *behaviour: str) -> None:
         if ended:
             break
         time.sleep(LOOK_S)
+        if "beats" in behaviour:
+            beat(lock)
         if "dies" in behaviour and (run_dir / "die").exists():
             os._exit(7)
+    for sign in run_dir.glob(SIGNS.get(role, "frontend.address")):
+        sign.unlink()
     with (run_dir.parent / "ends").open("a") as ends:
         ends.write(f"{role}\n")
     os._exit(0)

@@ -58,6 +58,17 @@ class Serve:
     def signal(self, signum: int) -> None:
         self._process.send_signal(signum)
 
+    def command(self, *words: str) -> tuple[int, str]:
+        """Runs another `twostroke` command for this instance: exit status and stderr."""
+        done = subprocess.run(
+            [TWOSTROKE, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=os.environ | {"XDG_RUNTIME_DIR": self._home.name},
+        )
+        return done.returncode, done.stderr
+
     def wait(self, timeout_s: float) -> int:
         """Its exit status."""
         return self._process.wait(timeout_s)
