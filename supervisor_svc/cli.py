@@ -18,7 +18,6 @@ from supervisor_svc import display
 from supervisor_svc.instance import instance_dir
 from supervisor_svc.stack import Stack, StackConfig, StackError
 from supervisor_svc.upkeep import Upkeep
-from svc_wire.errors import RunDirError
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
@@ -140,7 +139,7 @@ def serve(
     except KeyboardInterrupt:
         err.print("killed")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    except (RunDirError, StackError) as error:
+    except StackError as error:
         err.print(f"error: {error}", style="red", soft_wrap=True)
         raise typer.Exit(EXIT_FAILED) from error
 

@@ -17,8 +17,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from supervisor_svc.stack import StackError
 from svc_shell.presence import ADDRESS_FILE, is_held
+from svc_wire.errors import RunDirError
 from svc_wire.rundir import RunDir, default_run_dir
+
+
+class InstanceError(StackError):
+    pass
+
 
 _PREFIX = "serve-"
 _LEFTOVERS = ("*.sock", "ring-*", ADDRESS_FILE)
@@ -28,14 +35,12 @@ _LEFTOVERS = ("*.sock", "ring-*", ADDRESS_FILE)
 def instance_dir(given: Path | None) -> Iterator[Path]:
     """The locked runtime directory of a new instance, cleared of what it left when it ends.
 
-    Raises RunDirError if the directory is unusable or belongs to a running instance.
+    Raises InstanceError if the directory is unusable or belongs to a running instance.
     """
-    if given is not None:
-        path = RunDir(given).path
-        lock = RunDir(given).lock("supervisor")
-        _remove_leftovers(path)
-    else:
-        path, lock = _make_private()
+    try:
+        path, lock = _make_private() if given is None else _take(given)
+    except RunDirError as error:
+        raise InstanceError(str(error)) from error
     try:
         yield path
     finally:
@@ -44,6 +49,13 @@ def instance_dir(given: Path | None) -> Iterator[Path]:
         else:
             shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
+
+
+def _take(given: Path) -> tuple[Path, int]:
+    run_dir = RunDir(given)
+    lock = run_dir.lock("supervisor")
+    _remove_leftovers(run_dir.path)
+    return run_dir.path, lock
 
 
 def _make_private() -> tuple[Path, int]:

@@ -12,7 +12,15 @@ from typing import Annotated
 import typer
 
 from twostroke_client.client import Client
-from twostroke_client.reporting import EXIT_FAILED, EXIT_USAGE, complain, reported, stderr, stdout
+from twostroke_client.reporting import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    complain,
+    reported,
+    stderr,
+    stdout,
+)
 from twostroke_client.terminal import show
 from twostroke_client.values import Message
 
@@ -94,6 +102,8 @@ def demo(
                     with client.generate(asked, max_tokens=max_tokens, temperature=0) as stream:
                         show(stream, stdout(), err)
                 killed = stack.stop()
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     except StackError as error:
         complain(str(error))
         raise typer.Exit(EXIT_FAILED) from error

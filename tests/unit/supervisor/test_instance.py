@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor_svc.instance import instance_dir
-from svc_wire.errors import RunDirError
+from supervisor_svc.instance import InstanceError, instance_dir
 from svc_wire.rundir import RunDir
 
 
@@ -84,5 +83,5 @@ def test_a_service_that_runs_there_already_keeps_its_files(short: Path) -> None:
 def test_one_supervisor_a_directory(short: Path) -> None:
     given = short / "given"
     other = instance_dir(given)
-    with instance_dir(given), pytest.raises(RunDirError, match="another supervisor"):
+    with instance_dir(given), pytest.raises(InstanceError, match="another supervisor"):
         other.__enter__()
