@@ -42,7 +42,7 @@ def main(
     ] = None,
     overlap: Annotated[str, typer.Option(help="on, off or both.")] = "on",
     attention: str = "auto",
-    step_tokens_max: Annotated[int, typer.Option(help="Token budget of a step.")] = 8448,
+    step_tokens_max: Annotated[int, typer.Option(help="Token budget of a step.")] = 8192,
     floor: Annotated[bool, typer.Option(help="Measure the floor as well.")] = True,
     trace: Annotated[Path | None, typer.Option(help="Keep the steps' records here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a job.")] = False,
@@ -62,7 +62,9 @@ def main(
             for depth in _DEPTHS[overlap]:
                 options = ["--no-prefix-cache", "--step-tokens-max", str(step_tokens_max)]
                 with scheduler(run_dir, kept, depth=depth, options=options) as client:
-                    results += [_measure(client, each, depth) for each in jobs]
+                    for each in jobs:
+                        results.append(_measure(client, each, depth))
+                        _tell(results[-1])
     if floor:
         for result in results:
             _add_floor(shape, result)
@@ -95,6 +97,15 @@ def _measure(client: Client, job: Job, depth: int) -> dict[str, Any]:
         "first_token_ms": run.first_token_s * 1e3,
         **dataclasses.asdict(phase),
     }
+
+
+def _tell(result: dict[str, Any]) -> None:
+    """One line at once, so that a long bench shows what it has."""
+    sys.stderr.write(
+        f"batch {result['batch']}, {result['prompt']} + {result['new']} tokens, "
+        f"overlap {result['overlap']}: {result['step_ms']:.3f} ms a step, "
+        f"GPU busy {result['busy_share']:.2%}, {result['seconds']:.2f} s in all\n"
+    )
 
 
 def _add_floor(shape: str, result: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ def main(
     batch: Annotated[int, typer.Option(min=1)] = 32,
     prompt: Annotated[int, typer.Option(min=1)] = 2048,
     single: Annotated[int, typer.Option(min=1, help="Prompt of the idle server.")] = 512,
-    budget: Annotated[int, typer.Option(help="Tokens a step.")] = 8448,
+    budget: Annotated[int, typer.Option(help="Tokens a step.")] = 8192,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
 ) -> None:
     console = Console(width=160)

@@ -63,7 +63,7 @@ def main(
         prompts = rng.integers(0, runner.capacity.vocab_size, (batch, context))
         return [Request(prompt=p.astype(np.int32), max_tokens=new) for p in prompts]
 
-    settings = SchedulerConfig(depth=depth, step_tokens_max=8448, prefix_cache=False)
+    settings = SchedulerConfig(depth=depth, step_tokens_max=8192, prefix_cache=False)
     driver.run(requests(8), settings)
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         driver.run(requests(steps), settings)

@@ -11,14 +11,13 @@ from executor_svc.cuda.runner import CudaOptions, CudaRunner
 from executor_svc.errors import ExecutorError, OutOfMemory
 from executor_svc.kv_cache import block_bytes
 from executor_svc.model import DTYPES, CausalModel, load_model, random_model, read_config
+from executor_svc.self_check import check_against, reference_logits
 from svc_wire.capacity import Capacity
 
 log = structlog.get_logger(service="executor")
 
 ROWS_MAX = 256
-TOKENS_MAX = 8448
-"""64 * 132: the tiles of large matrix products then fill the processors of an H100 or H200 without
-a rest."""
+TOKENS_MAX = 8192
 _MEMORY_SHARE = 0.9
 """Of what is free once the weights are there; the rest is for graphs and activations."""
 _TOKEN_BYTES_FACTOR = 24
@@ -27,6 +26,12 @@ _TOKEN_BYTES_FACTOR = 24
 
 def make_cuda_runner(config: ExecutorConfig, folder: Path, device: torch.device) -> CudaRunner:
     """Raises ExecutorError."""
+    for name, value, known in (
+        ("--load-format", config.load_format, ("auto", "dummy")),
+        ("--attention", config.attention, ("auto", "flashinfer", "triton")),
+    ):
+        if value not in known:
+            raise ExecutorError(f"{name} {value!r} is none of: {', '.join(known)}")
     torch.cuda.set_device(device)
     model = _model(config, folder, device)
     capacity = _capacity(config, model)
@@ -52,7 +57,9 @@ def _model(config: ExecutorConfig, folder: Path, device: torch.device) -> Causal
         log.warning("the weights are random", folder=str(folder))
         model = random_model(read_config(folder), dtype, device)
         return dataclasses.replace(model, path=str(folder))
-    return load_model(folder, dtype, device)
+    model = load_model(folder, dtype, device)
+    check_against(model, reference_logits(model))
+    return model
 
 
 def _capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:

@@ -15,6 +15,7 @@ from torch import Tensor
 from executor_svc.attention import LayerCall, LayerShape
 from executor_svc.cuda.device_slot import DeviceSlot
 from executor_svc.cuda.paged_kernels import Tables, decode_splits, paged_attention
+from executor_svc.errors import ExecutorError
 from executor_svc.kv_cache import KvCache
 from svc_wire.frames import BatchPlan
 
@@ -96,7 +97,7 @@ def choose_attention(
     """The backend `wanted` ("auto", "flashinfer", "triton"). Logs what was taken and why."""
     reason = _why_not_flashinfer(layers, cache)
     if wanted == "flashinfer" and reason:
-        raise ValueError(f"FlashInfer cannot serve this model: {reason}")
+        raise ExecutorError(f"--attention flashinfer cannot serve this model: {reason}")
     if wanted == "triton" or reason:
         log.info("attention", backend="triton", reason=reason or "asked for")
         return TritonAttention(cache, slots)

@@ -100,6 +100,23 @@ def test_captured_at_start_equals_captured_on_the_way(runner: Runner, tiny_folde
         other.close()
 
 
+def test_a_folder_is_served_as_the_configuration_says(tiny_folder: Path, runner: Runner) -> None:
+    from executor_svc.assembly import make_runner as assemble
+    from executor_svc.config import ExecutorConfig
+
+    config = ExecutorConfig(
+        model=str(tiny_folder), dtype="float32", device="cuda", rows_max=24, num_blocks=160,
+        block_size=4, model_len_max=160,
+    )  # fmt: skip
+    served = assemble(config)
+    try:
+        jobs = mixed_jobs(8, seed=6)
+        assert run(served, jobs, 1)[0] == run(runner, jobs, 1)[0]
+    finally:
+        served.close()
+    assert served.model.device == "cuda:0"
+
+
 def test_seeded_sampling_does_not_depend_on_the_batch(runner: Runner) -> None:
     rng = random.Random(4)
     jobs = [
