@@ -28,7 +28,7 @@ def main(
     ] = "fcfs",
     policy_opt: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=VALUE for every policy that has it; may be repeated."),
+        typer.Option(help="NAME=VALUE for all policies of --policy; may be repeated."),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Azure LLM, BurstGPT (CSV) or Mooncake (JSONL) trace.")

@@ -1,0 +1,106 @@
+"""Policies are found by name, entry point and module; a bad one is told apart from a good one."""
+
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from scheduler_svc import policy_check, policy_finder
+from scheduler_svc.core.policies import Fair, Fcfs, OptionError
+from scheduler_svc.policy_finder import PolicyNotFound, make_policy, names, parse_options
+
+GOOD = """
+from scheduler_svc.core.policies import Policy
+
+class Lifo(Policy):
+    name = "lifo"
+    displaces = False
+    def key(self, request):
+        return (-request.arrival, request.arrival)
+
+class Moody(Policy):
+    name = "moody"
+    calls = 0
+    def key(self, request):
+        Moody.calls += 1
+        return (Moody.calls, request.arrival)
+
+class Broken(Policy):
+    name = "broken"
+    def key(self, request):
+        return (request.arrival,)
+    def piece(self, request, wanted, room):
+        return 0
+
+class Raises(Policy):
+    name = "raises"
+    def key(self, request):
+        raise KeyError(request.tenant)
+
+thing = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_policies.py").write_text(GOOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_policies", raising=False)
+    return "my_policies"
+
+
+def test_those_that_ship_are_found_by_name() -> None:
+    assert isinstance(make_policy("fcfs", {}), Fcfs)
+    assert isinstance(make_policy("fair", {"weight.a": "2"}), Fair)
+    with pytest.raises(OptionError):
+        make_policy("fcfs", {"weight.a": "2"})
+
+
+def test_a_module_is_found_where_that_is_allowed(module: str) -> None:
+    assert make_policy(f"{module}:Lifo", {}).name == "lifo"
+    with pytest.raises(PolicyNotFound):
+        make_policy(f"{module}:Lifo", {}, allow_module=False)
+    for name in (f"{module}:Nobody", f"{module}:thing", "no_such_module:Lifo", "nonsense", ""):
+        with pytest.raises(PolicyNotFound):
+            make_policy(name, {})
+
+
+def test_entry_points_are_found_and_hide_nothing(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = EntryPoints(
+        EntryPoint(name, f"{module}:Lifo", policy_finder.GROUP) for name in ("lifo", "fcfs")
+    )
+    monkeypatch.setattr(policy_finder, "entry_points", lambda group: points)
+    assert names()[-1] == "lifo"
+    assert names().count("fcfs") == 1
+    assert make_policy("lifo", {}, allow_module=False).name == "lifo"
+    assert isinstance(make_policy("fcfs", {}), Fcfs)
+
+
+def test_options_are_texts() -> None:
+    assert parse_options(["weight.a=3", "x=a=b"]) == {"weight.a": "3", "x": "a=b"}
+    for text in ("weight", "=3", ""):
+        with pytest.raises(OptionError):
+            parse_options([text])
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("Lifo", 0, "faults"),
+        ("Moody", 1, "differently"),
+        ("Broken", 1, "piece answered 0"),
+        ("Raises", 1, "KeyError"),
+        ("Nobody", 2, "cannot be loaded"),
+    ],
+)
+def test_the_check_tells_good_from_bad(module: str, name: str, code: int, says: str) -> None:
+    app = typer.Typer()
+    app.command()(policy_check.main)
+    result = CliRunner().invoke(app, [f"{module}:{name}", "--worlds", "20"])
+    assert result.exit_code == code, result.output
+    assert says in result.output

@@ -1,0 +1,262 @@
+"""The simulator: what it reads, what it computes, and what it shows of the policies."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from scheduler_svc.core import SchedulerConfig, policies
+from scheduler_svc.simulate import cost, report
+from scheduler_svc.simulate.__main__ import main
+from scheduler_svc.simulate.cost import CostError, StepSample
+from scheduler_svc.simulate.machine import Machine, Outcome
+from scheduler_svc.simulate.traces import read_trace
+from scheduler_svc.simulate.workload import Arrival, Lengths, Stream, WorkloadError, poisson
+
+TRACES = Path(__file__).parent / "traces"
+MODEL = cost.load("llama-8b")
+
+
+def simulate(
+    policy: str, arrivals: list[Arrival], deadline_s: float = math.inf, **config: float
+) -> Outcome:
+    chosen = policies.BY_NAME[policy]()
+    settings = SchedulerConfig(waiting_max=len(arrivals), **config)  # type: ignore[arg-type]
+    return Machine(chosen, MODEL, settings).run(arrivals, deadline_s)
+
+
+def arrivals_of(*texts: str, duration_s: float = 10.0, seed: int = 0) -> list[Arrival]:
+    return poisson([Stream.parse(text, "~512,~128") for text in texts], duration_s, seed)
+
+
+def ttft_p99_s(outcome: Outcome, tenant: str) -> float:
+    return report.summarise(report.by_tenant(outcome.lives)[tenant], outcome.end_s).ttft_p99_s
+
+
+# -- the workload ----------------------------------------------------------------------------------
+
+
+def test_azure_trace() -> None:
+    arrivals = read_trace(TRACES / "azure.csv")
+    assert [(a.prompt_tokens, a.output_tokens) for a in arrivals] == [
+        (4808, 10), (3180, 8), (110, 27), (1500, 44),
+    ]  # fmt: skip
+    assert [round(a.at_s, 6) for a in arrivals] == [0.0, 0.052, 0.098189, 1.5]
+
+
+def test_burstgpt_trace() -> None:
+    arrivals = read_trace(TRACES / "burstgpt.csv", speed=2.0)
+    assert [(a.at_s, a.tenant) for a in arrivals] == [
+        (0.0, "ChatGPT"), (20.0, "ChatGPT"), (56.5, "GPT-4"), (90.0, "ChatGPT"),
+    ]  # fmt: skip
+    assert (arrivals[1].prompt_tokens, arrivals[1].output_tokens) == (1087, 230)
+
+
+def test_mooncake_trace_shares_prefixes() -> None:
+    arrivals = read_trace(TRACES / "mooncake.jsonl")
+    assert [a.at_s for a in arrivals] == [0.0, 1.5, 3.0]
+    outcome = simulate("fcfs", arrivals)
+    # The second prompt begins with the same two runs of 512 tokens as the first one.
+    assert [life.cached_tokens for life in outcome.lives] == [0, 1024, 0]
+
+
+def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    for text in ("", "a,b\n1,2\n", '{"timestamp": 0}\n', "TIMESTAMP,ContextTokens\nnow,1\n"):
+        path = tmp_path / "trace"
+        path.write_text(text)
+        with pytest.raises(WorkloadError):
+            read_trace(path)
+    with pytest.raises(WorkloadError):
+        read_trace(tmp_path / "absent")
+
+
+def test_lengths_and_rates() -> None:
+    arrivals = arrivals_of("a:20:100-200,7", "b:5:~400,1", duration_s=50.0)
+    of_a = [a for a in arrivals if a.tenant == "a"]
+    assert {a.output_tokens for a in of_a} == {7}
+    assert 100 <= min(a.prompt_tokens for a in of_a) < max(a.prompt_tokens for a in of_a) <= 200
+    assert 800 < len(of_a) < 1200
+    lengths = sorted(a.prompt_tokens for a in arrivals if a.tenant == "b")
+    assert 330 < lengths[len(lengths) // 2] < 480
+    assert arrivals == arrivals_of("a:20:100-200,7", "b:5:~400,1", duration_s=50.0)
+    for text in ("x", "a:0", "a:-1", "a:nan", "a:1:5", "a:1:~5-9,1", "a:1:0,1"):
+        with pytest.raises(WorkloadError):
+            Stream.parse(text, "1,1")
+
+
+# -- the cost model --------------------------------------------------------------------------------
+
+
+def test_the_shipped_models_say_what_the_design_says() -> None:
+    for name, rows, context, ms in (
+        ("llama-8b", 32, 612, 5.5),
+        ("llama-8b", 256, 228, 10.3),
+        ("llama-8b", 1, 100, 4.5),
+        ("llama-1b", 32, 612, 1.5),
+        ("llama-1b", 256, 228, 2.3),
+    ):
+        step_s = cost.load(name).step_s(rows, 0, rows * context)
+        assert step_s * 1e3 == pytest.approx(ms, rel=0.06)
+    assert 2048 / MODEL.step_s(1, 2047, 2048) == pytest.approx(44_000, rel=0.03)
+
+
+def test_a_fit_finds_the_costs_that_made_the_steps() -> None:
+    samples = [
+        StepSample(rows, prompt, context, MODEL.step_s(rows, prompt, context))
+        for rows, prompt, context in ((1, 0, 100), (32, 0, 9000), (256, 0, 60000), (40, 900, 9000))
+    ]
+    fitted = cost.fit(samples, MODEL, "mine")
+    assert fitted.base_s == pytest.approx(MODEL.base_s)
+    assert fitted.prompt_token_s == pytest.approx(MODEL.prompt_token_s)
+    with pytest.raises(CostError):
+        cost.fit(samples[:3], MODEL, "mine")
+    with pytest.raises(CostError):
+        cost.fit([samples[0]] * 9, MODEL, "mine")
+
+
+def test_a_model_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(MODEL.to_json())
+    assert cost.load(str(path)) == MODEL
+    path.write_text("{}")
+    with pytest.raises(CostError):
+        cost.load(str(path))
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+
+def test_a_lonely_request_takes_what_its_steps_cost() -> None:
+    arrival = Arrival(at_s=3.0, prompt_tokens=100, output_tokens=11)
+    (life,) = simulate("fcfs", [arrival]).lives
+    assert life.first_token_s - 3.0 == pytest.approx(MODEL.step_s(1, 99, 100))
+    decode_s = sum(MODEL.step_s(1, 0, 100 + n) for n in range(1, 11))
+    assert life.end_s - life.first_token_s == pytest.approx(decode_s)
+    assert life.is_whole
+
+
+def test_a_deadline_ends_a_request() -> None:
+    arrivals = [Arrival(at_s=0.0, prompt_tokens=10, output_tokens=n) for n in (10, 1000)]
+    short, long = simulate("fcfs", arrivals, deadline_s=1.0).lives
+    assert not short.is_missed
+    assert long.is_missed
+    assert long.end_s == pytest.approx(1.0)
+    assert 0 < long.output_tokens < 1000
+
+
+def test_the_same_workload_gives_the_same_outcome() -> None:
+    arrivals = arrivals_of("a:20", "b:20", duration_s=3.0)
+    one, other = simulate("fair", arrivals), simulate("fair", arrivals)
+    assert one.lives == other.lives
+    assert (one.gaps_s == other.gaps_s).all()
+
+
+# -- what policies are for -------------------------------------------------------------------------
+
+
+def test_fair_shields_a_tenant_from_a_flood_and_fcfs_does_not() -> None:
+    """The promise: within twice of what the tenant has when it is alone."""
+    steady, flood = "steady:4:~1000,~64", "flood:150:~64,~256"
+    alone_s = ttft_p99_s(simulate("fcfs", arrivals_of(steady)), "steady")
+    both = arrivals_of(steady, flood)
+    assert ttft_p99_s(simulate("fair", both), "steady") <= 2 * alone_s
+    assert ttft_p99_s(simulate("fcfs", both), "steady") > 20 * alone_s
+
+
+def test_sjf_shortens_the_median_wait_under_load() -> None:
+    arrivals = arrivals_of("70", duration_s=6.0)
+    waits = {
+        name: report.summarise(outcome.lives, outcome.end_s).ttft_p50_s
+        for name in ("fcfs", "sjf")
+        for outcome in [simulate(name, arrivals)]
+    }
+    assert waits["sjf"] < waits["fcfs"] / 2
+
+
+def test_deadline_finishes_more_in_time_than_fcfs() -> None:
+    arrivals = arrivals_of("70", duration_s=6.0)
+    missed = {
+        name: sum(life.is_missed for life in simulate(name, arrivals, deadline_s=6.0).lives)
+        for name in ("fcfs", "deadline")
+    }
+    assert missed["deadline"] < missed["fcfs"]
+
+
+def test_an_itl_target_bounds_the_gaps_of_those_who_decode() -> None:
+    """Prompts of 32k tokens come while others decode."""
+    arrivals = [Arrival(at_s=0.0, prompt_tokens=50, output_tokens=400) for _ in range(16)]
+    arrivals += [Arrival(at_s=0.5 + n, prompt_tokens=32_000, output_tokens=2) for n in range(2)]
+    free, bounded = (simulate("fcfs", arrivals, itl_target_ms=target) for target in (0.0, 15.0))
+    assert report.percentile(free.gaps_s, 99) > 0.040
+    assert report.percentile(bounded.gaps_s, 99) < 0.018
+    assert all(life.is_whole for life in bounded.lives)
+
+
+# -- the report and the command --------------------------------------------------------------------
+
+
+def test_jain() -> None:
+    assert report.jain([2.0, 2.0, 2.0]) == pytest.approx(1.0)
+    assert report.jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
+    assert math.isnan(report.jain([0.0]))
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    app = typer.Typer()
+    app.command()(main)
+    result = CliRunner().invoke(app, arguments)
+    return result.exit_code, result.output
+
+
+def test_the_command_compares_policies_and_draws(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.svg"
+    code, output = run(
+        "--policy", "fcfs,fair", "--policy-opt", "weight.a=2", "--poisson", "a:5",
+    )  # fmt: skip
+    assert code == 2, "fcfs has no such option"
+    code, output = run(
+        "--policy", "fcfs,fair", "--poisson", "a:5", "--poisson", "b:5",
+        "--duration", "2", "--picture", str(picture),
+    )  # fmt: skip
+    assert code == 0, output
+    assert "fcfs" in output
+    assert "fair" in output
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_the_command_fits(tmp_path: Path) -> None:
+    steps = [
+        {"rows": r, "prompt_tokens": p, "context_tokens": c, "step_s": MODEL.step_s(r, p, c)}
+        for r, p, c in ((1, 0, 100), (32, 0, 9000), (256, 0, 60000), (40, 900, 9000), (8, 0, 1))
+    ]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(steps))
+    code, output = run("--fit", str(path))
+    assert code == 0
+    assert json.loads(output)["row_s"] == pytest.approx(MODEL.row_s)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--poisson", "x"],
+        ["--poisson", "1", "--policy", "nonsense"],
+        ["--poisson", "1", "--executor", "nonsense"],
+        ["--trace", "/nowhere"],
+        ["--poisson", "1", "--lengths", "many"],
+    ],
+)
+def test_the_command_names_mistakes(arguments: list[str]) -> None:
+    code, output = run(*arguments)
+    assert code == 2
+    assert output.startswith("error: ")
+
+
+def test_lengths_are_drawn_within_their_bounds() -> None:
+    assert Lengths.parse("5") == Lengths(5, 5)
+    assert Lengths.parse("5-9") == Lengths(5, 9)
+    assert Lengths.parse("~5") == Lengths(5, 5, is_median=True)
