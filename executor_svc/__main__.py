@@ -114,6 +114,35 @@ def main(
         Path | None,
         typer.Option(envvar="TWOSTROKE_TRACE", help="Append every step's timing to this file."),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TWOSTROKE_RECORD", help="Write plans and results to this new file, for replay."
+        ),
+    ] = None,
+    record_bytes: Annotated[
+        int,
+        typer.Option(
+            envvar="TWOSTROKE_RECORD_BYTES",
+            parser=_size,
+            metavar="SIZE",
+            help="Bound of the record.",
+        ),
+    ] = "1GiB",  # type: ignore[assignment]
+    record_redacted: Annotated[
+        bool,
+        typer.Option(
+            "--record-redacted",
+            envvar="TWOSTROKE_RECORD_REDACTED",
+            help="Leave all tokens out of the record.",
+        ),
+    ] = False,
+    fail_seed: Annotated[
+        int | None, typer.Option(envvar="TWOSTROKE_FAIL_SEED", hidden=True)
+    ] = None,
+    kill_seed: Annotated[
+        int | None, typer.Option(envvar="TWOSTROKE_KILL_SEED", hidden=True)
+    ] = None,
     log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
 ) -> None:
     """Executes the batch plans of the scheduler of one runtime directory."""
@@ -135,6 +164,11 @@ def main(
         load_format=load_format,
         attention=attention,
         trace=trace,
+        record=record,
+        record_bytes=record_bytes,
+        record_redacted=record_redacted,
+        fail_seed=fail_seed,
+        kill_seed=kill_seed,
     )
     try:
         loaded = _run(config, RunDir(run_dir), log)

@@ -8,7 +8,9 @@ from executor_svc.config import ExecutorConfig
 from executor_svc.errors import ExecutorError
 from executor_svc.hash_runner import HashRunner
 from executor_svc.model_source import find_model
+from executor_svc.recording import RecordedRunner
 from executor_svc.runner import Runner
+from executor_svc.sabotage import SabotagedRunner
 from executor_svc.tracing import TracedRunner
 from svc_wire.capacity import Capacity
 
@@ -26,8 +28,14 @@ def make_runner(config: ExecutorConfig) -> Runner:
     begin = time.monotonic()
     log.info("loading", model=config.model)
     runner = _hash_runner(config) if config.model == HASH else _torch_runner(config)
+    if config.fail_seed is not None or config.kill_seed is not None:
+        runner = SabotagedRunner(runner, fail_seed=config.fail_seed, kill_seed=config.kill_seed)
     if config.trace is not None:
         runner = TracedRunner(runner, config.trace)
+    if config.record is not None:
+        runner = RecordedRunner(
+            runner, config.record, redacted=config.record_redacted, bytes_max=config.record_bytes
+        )
     log.info(
         "ready",
         model=runner.model.name,

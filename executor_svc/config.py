@@ -29,9 +29,18 @@ class ExecutorConfig:
     """CUDA only: "auto", "flashinfer" or "triton"."""
     trace: Path | None = None
     """A file that every step's timing is appended to; see tracing.py."""
+    record: Path | None = None
+    """A new file for all plans and results; see recording.py."""
+    record_bytes: int = 1 << 30
+    """Bound of that file."""
+    record_redacted: bool = False
+    """Leave tokens out of it."""
     threads: int | None = None
     step_ms: float = 0.0
     """Hash runner only: how long a step takes."""
+    fail_seed: int | None = None
+    kill_seed: int | None = None
+    """For tests: requests that break the executor; see sabotage.py."""
 
 
 def parse_bytes(text: str) -> int:

@@ -188,6 +188,10 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
     local.restart
 )
 app.command()(local.drain)
+app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)(local.replay)
 app.add_typer(policy_cli.app, name="policy")
 app.command(context_settings=policy_cli.passed_on, add_help_option=False)(policy_cli.simulate)
 

@@ -5,6 +5,8 @@ They are imported when they are asked for, so that a client alone needs none of 
 
 import importlib.util
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -60,6 +62,13 @@ def restart(
 def drain(run_dir: RunDirectory = None) -> None:
     """End the instance on this machine when its running answers are finished; waits for that."""
     _order(run_dir, None, [])
+
+
+def replay(context: typer.Context) -> None:
+    """Run again what an executor wrote with --record, and compare the tokens."""
+    require_server_parts()
+    command = [sys.executable, "-P", "-m", "executor_svc.replay", *context.args]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 def _order(run_dir: Path | None, role: str | None, arguments: list[str]) -> None:

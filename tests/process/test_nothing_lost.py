@@ -1,21 +1,26 @@
 """Processes are killed, stopped and replaced under a crowd of streams, and no stream notices."""
 
+import asyncio
 import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from tests.support.crowd import Crowd
-from tests.support.jobs import wait_idle
+from tests.support.jobs import make_job, run_round, wait_idle
+from tests.support.serve import Serve
 from tests.support.stack import Stack
-from twostroke_client import Client, ExecutorLost
+from twostroke_client import AsyncClient, Client, ExecutionFailed, ExecutorLost, FinishReason
 
 pytestmark = pytest.mark.process
 
 HASH = ("--model", "hash", "--num-blocks", "2048", "--model-len-max", "512", "--step-ms", "20")
+HASH_VOCAB = 257
+BAD_SEED = 666
 EXECUTOR, SCHEDULER = ("executor_svc",), ("scheduler_svc",)
 
 
@@ -106,3 +111,34 @@ def test_another_model_is_no_continuation() -> None:
         stack.wait_ready()
         assert client.model_info().name == "another"
         wait_idle(client)
+
+
+async def one_bad_and_31_good(address: str) -> Counter[str]:
+    """How the good ones ended; the bad one must fail alone."""
+    chance = random.Random(9)
+    jobs = [make_job(chance, HASH_VOCAB) for _ in range(31)]
+    neighbours = asyncio.create_task(run_round(address, jobs))
+    async with AsyncClient(address) as client:
+        with pytest.raises(ExecutionFailed, match="whenever it computes this request"):
+            await client.complete([1, 2, 3], max_tokens=50, seed=BAD_SEED, ignore_eos=True)
+    return await neighbours
+
+
+def test_a_request_that_breaks_the_executor_fails_alone() -> None:
+    with (
+        Stack(executor=(*HASH, "--fail-seed", str(BAD_SEED))) as stack,
+        Client(stack.address) as client,
+    ):
+        ends = asyncio.run(one_bad_and_31_good(stack.address))
+        assert ends[FinishReason.STOP] + ends[FinishReason.LENGTH] == 31
+        wait_idle(client)
+
+
+def test_a_request_that_kills_the_executor_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOSTROKE_KILL_SEED", str(BAD_SEED))
+    monkeypatch.setenv("TWOSTROKE_STEP_MS", "20")
+    with Serve() as serve, Client(serve.address) as client:
+        ends = asyncio.run(one_bad_and_31_good(serve.address))
+        assert ends[FinishReason.STOP] + ends[FinishReason.LENGTH] == 31
+        wait_idle(client)
+        assert serve.errors().count("was killed by SIGKILL; starting it again") >= 2
