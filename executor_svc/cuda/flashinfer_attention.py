@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 import torch
+from flashinfer.jit.attention.modules import gen_batch_prefill_module
 from flashinfer.prefill import get_batch_prefill_module
 from torch import Tensor
 
@@ -81,15 +82,19 @@ class FlashInferAttention(TritonAttention):
 
 
 def _load_module(device: torch.device, dtype: torch.dtype, shape: LayerShape) -> tuple[str, Any]:
-    """The kernels for Hopper if they are there or can be built, else those for any device."""
+    """(kind, functions): the kernels for Hopper where they fit, else those for any device."""
     arguments = (
         dtype, dtype, dtype, torch.int32, shape.key_dim, shape.value_dim, 0, False, False, False,
     )  # fmt: skip
     if torch.cuda.get_device_capability(device) == (9, 0):
         try:
-            return "fa3", get_batch_prefill_module("fa3", *arguments)
+            return "fa3", _build("fa3", arguments)
         except RuntimeError as error:
-            log.info(
-                "FlashInfer's Hopper kernels cannot be built", error=str(error).splitlines()[0]
-            )
-    return "fa2", get_batch_prefill_module("fa2", *arguments)
+            log.warning("no Hopper kernels of FlashInfer", error=str(error).splitlines()[0])
+    return "fa2", _build("fa2", arguments)
+
+
+def _build(kind: str, arguments: tuple[Any, ...]) -> Any:
+    if not gen_batch_prefill_module(kind, *arguments).is_compiled:
+        log.warning("FlashInfer builds kernels for this model, once: this takes minutes", kind=kind)
+    return get_batch_prefill_module(kind, *arguments)

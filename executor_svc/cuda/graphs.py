@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 
 import structlog
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from executor_svc.cuda.attention import StepShape
 from executor_svc.sampler import Path
@@ -25,6 +27,12 @@ def row_buckets(rows_max: int) -> list[int]:
     """Rows that decode steps are padded to: dense where a row more costs something."""
     sizes = [1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(320, rows_max + 64, 64)]
     return [size for size in sizes if size < rows_max] + [rows_max]
+
+
+def progress(shapes: list[StepShape], what: str) -> Iterable[StepShape]:
+    """Yields the shapes, with a progress bar where somebody watches."""
+    console = Console(stderr=True)
+    return track(shapes, what, console=console, transient=True, disable=not console.is_terminal)
 
 
 class DecodeGraphs:

@@ -11,7 +11,7 @@ import torch
 from executor_svc.cuda.attention import StepShape, choose_attention
 from executor_svc.cuda.device_slot import DeviceSlot, PlanSource
 from executor_svc.cuda.fusing import fuse
-from executor_svc.cuda.graphs import DecodeGraphs, row_buckets
+from executor_svc.cuda.graphs import DecodeGraphs, progress, row_buckets
 from executor_svc.cuda.pipeline import Flight, Pipeline
 from executor_svc.cuda.step import Step
 from executor_svc.kv_cache import KvCache
@@ -78,20 +78,19 @@ class CudaRunner:
     def capture(self) -> None:
         """Captures the graphs of all buckets, so that no request waits for one."""
         begin = time.monotonic()
-        pool_bytes = []
+        torch.cuda.empty_cache()  # capturing does the same: what is counted is the graphs' own
+        reserved = [torch.cuda.memory_reserved()]
         with torch.cuda.stream(self._pipeline.compute):
             for slot in range(2):
-                before = torch.cuda.memory_reserved()
-                self._graphs.capture_all(
-                    StepShape(slot, rows, rows, 1) for rows in reversed(self._buckets)
-                )
-                pool_bytes.append(torch.cuda.memory_reserved() - before)
+                shapes = [StepShape(slot, rows, rows, 1) for rows in reversed(self._buckets)]
+                self._graphs.capture_all(progress(shapes, f"capturing graphs of slot {'AB'[slot]}"))
+                reserved.append(torch.cuda.memory_reserved())
         log.info(
             "graphs captured",
             count=self._graphs.count,
             seconds=round(time.monotonic() - begin, 1),
-            first_slot_mib=pool_bytes[0] >> 20,
-            second_slot_mib=pool_bytes[1] >> 20,
+            first_slot_mib=(reserved[1] - reserved[0]) >> 20,
+            second_slot_mib=(reserved[2] - reserved[1]) >> 20,
         )
 
     def begin(self, epoch: int) -> None:
