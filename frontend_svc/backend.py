@@ -62,7 +62,6 @@ class Backend:
         self._tokenizer_folder = tokenizer_folder
         self._outage_timeout_s = outage_timeout_s
         self._now = now
-        self._attached: Attached | None = None
         self._model: ServedModel | None = None
         self._status: Status | None = None
         self._status_waiters: list[asyncio.Future[Status]] = []
@@ -148,14 +147,15 @@ class Backend:
     # -- LinkEvents --------------------------------------------------------------------------------
 
     async def attached(self, attached: Attached) -> None:
-        before, self._attached = self._attached, attached
-        if before is None or not _is_same_model(before, attached):
+        if self._model is not None and _is_same_model(self._model, attached):
+            # Its memory may be another.
+            self._model = replace(self._model, sequence_len_max=attached.sequence_len_max)
+        else:
             self.live.fail_all(errors.executor_lost("another model is served now"))
+            self._model = None  # what is served next is not known before its tokenizer is read
             self._model = await asyncio.get_running_loop().run_in_executor(
                 self._workers, load_model, attached, self._tokenizer_folder, self._now
             )
-        elif self._model is not None:  # its memory may be another
-            self._model = replace(self._model, sequence_len_max=attached.sequence_len_max)
         self._resume()
         self.changed.set()
 
@@ -231,6 +231,6 @@ class Backend:
         self.live.fail_all(lost(self._outage_reason))
 
 
-def _is_same_model(one: Attached, other: Attached) -> bool:
+def _is_same_model(model: ServedModel, attached: Attached) -> bool:
     """Whether what the one began, the other can go on with: the same tokens would come."""
-    return (one.model, one.vocab_size) == (other.model, other.vocab_size)
+    return (model.info, model.vocab_size) == (attached.model, attached.vocab_size)

@@ -99,7 +99,6 @@ class Frontend:
         live = self.backend.live
         log.info("draining", streams=len(live), timeout_s=self._settings.drain_timeout_s)
         self.backend.drain()
-        await self._health.enter_graceful_shutdown()
         await _first_of(live.wait_empty(), self._hurry.wait(), self._settings.drain_timeout_s)
         if len(live):
             log.warning("cutting off streams", streams=len(live))

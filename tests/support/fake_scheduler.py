@@ -111,6 +111,7 @@ class FakeScheduler:
         """Requests that have not ended: key -> output tokens so far."""
         self.aborts: dict[int, FinishReason] = {}
         self.attaches = 0
+        self.pings = 0
         self.detaches = 0
         self._frontends: set[bytes] = set()
         self._owner: dict[int, bytes] = {}
@@ -236,6 +237,7 @@ class FakeScheduler:
         else:
             match message:
                 case Ping():
+                    self.pings += 1
                     await self._send(identity, self.status)
                 case Submit():
                     await self._submit(identity, message)

@@ -1,13 +1,16 @@
 """The scheduler comes late, dies, hangs, restarts, talks nonsense; streams go on all the same."""
 
 import asyncio
+import threading
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from frontend_svc import scheduler_link
+from frontend_svc import backend, scheduler_link
+from frontend_svc.served_model import ServedModel, load_model
 from frontend_svc.settings import Settings
 from svc_wire.frontend_link import PROTOCOL_VERSION, Attached
 from svc_wire.ids import FinishReason, RejectReason
@@ -29,7 +32,7 @@ TOLD_S = 2.0
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heart that beats fast, so that silence is noticed soon."""
-    monkeypatch.setattr(scheduler_link, "BEAT_S", 0.02)
+    monkeypatch.setattr(scheduler_link, "BEAT_S", 0.1)
 
 
 @in_loop
@@ -136,6 +139,15 @@ async def test_a_scheduler_that_hangs_counts_as_lost_and_is_left() -> None:
 
 @pytest.mark.usefixtures("quick")
 @in_loop
+async def test_a_scheduler_that_answers_is_not_left() -> None:
+    with private_dir() as run_dir:
+        async with running(run_dir) as it:
+            await it.scheduler.until(lambda: it.scheduler.pings >= 10)
+            assert it.scheduler.attaches == 1
+
+
+@pytest.mark.usefixtures("quick")
+@in_loop
 async def test_a_scheduler_that_forgot_us_is_attached_anew() -> None:
     with private_dir() as run_dir:
         async with running(run_dir, lambda _: None) as it:
@@ -204,6 +216,7 @@ async def test_another_model_ends_the_streams_of_the_old_one() -> None:
             await it.scheduler.broadcast(other)
             got = await receive(call)
             assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "EXECUTOR_LOST")
+            await serving(it.models)
             info = await it.models.GetModelInfo(pb.GetModelInfoRequest())
             assert (info.name, info.sequence_length_max) == ("other", 50)
             await it.scheduler.until(lambda: len(it.scheduler.aborts) == 1)
@@ -267,3 +280,26 @@ async def test_tokens_that_still_come_are_no_outage() -> None:
                 await asyncio.sleep(0.05)
             await it.scheduler.tokens(key, b"b", FinishReason.LENGTH)
             assert (await receive(call)).text == "a" * 10 + "b"
+
+
+@in_loop
+async def test_a_loss_while_the_tokenizer_is_read_is_no_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> ServedModel:
+        reading.set()
+        go_on.wait(10)
+        return load_model(*arguments)
+
+    monkeypatch.setattr(backend, "load_model", slowly)
+    with private_dir() as run_dir:
+        first = FakeScheduler(run_dir)
+        async with running(run_dir, scheduler=first, ready=False) as it:
+            await until(reading.is_set)
+            await first.close()
+            async with FakeScheduler(run_dir):
+                go_on.set()
+                await serving(it.models)
+                assert (await receive(it.generate(pb.GenerateRequest(text="x")))).text == "x"
