@@ -25,7 +25,7 @@ PROTO := twostroke/v1/generation.proto twostroke/v1/admin.proto
 SEED ?=
 ARGS ?=
 
-.PHONY: help setup demo test test-node test-gpu lint fmt sim protos protos-check ci clean
+.PHONY: help setup demo test test-node test-gpu lint fmt sim chaos protos protos-check ci clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -69,6 +69,10 @@ fmt: setup ## Format the code
 
 sim: setup ## Simulate the scheduler: 500 seeds, or SEED=n with its trace
 	$(BIN)/python -m tests.sim $(SEED)
+
+chaos: setup ## Kill, stop and damage a real instance under load: a minute, or SEED=n, ARGS='--seconds 600'
+	$(BIN)/python -m tests.chaos $(SEED) $(ARGS)
+	$(BIN)/pytest -m slow tests/process/test_nothing_lost.py
 
 # protoc's outputs import each other by the path of the proto, so they are made beside it.
 generate = cd protos && $(PROTO_BIN)/python -m grpc_tools.protoc -I . \

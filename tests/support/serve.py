@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,19 +23,21 @@ ROLES = ("executor", "scheduler", "frontend")
 class Serve:
     """A running instance with the hash model, in a runtime directory below one of its own."""
 
-    def __init__(self, *options: str, wait: bool = True) -> None:
+    def __init__(self, *options: str, wait: bool = True, shm: Path | None = None) -> None:
+        """`shm` is a tmpfs for the runtime directory, if it shall not be the machine's."""
         # Short, for it becomes part of the path of a socket.
         self._home = tempfile.TemporaryDirectory(prefix="ts-", dir="/dev/shm")
         self._errors_path = Path(self._home.name) / "stderr"
         self._wait = wait
-        self.run_dirs = Path(self._home.name) / "twostroke"
+        self._shm = str(shm or self._home.name)
+        self.run_dirs = Path(self._shm) / "twostroke"
         with self._errors_path.open("w") as errors:
             self._process = subprocess.Popen(
                 [TWOSTROKE, "serve", "--model", "hash", "--port", "0", *options],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=os.environ | {"XDG_RUNTIME_DIR": self._home.name},
+                env=os.environ | {"XDG_RUNTIME_DIR": self._shm},
             )
         self.address = ""
         self.services: dict[str, psutil.Process] = {}
@@ -46,10 +49,21 @@ class Serve:
         line = self._process.stdout.readline() if readable else ""
         assert line.startswith("ready at "), line + self.errors()
         self.address = line.split()[-1]
-        for child in psutil.Process(self._process.pid).children():
-            role = next(role for role in ROLES if f"{role}_svc" in child.cmdline())
-            self.services[role] = child
+        self.services = self.find_services()
         assert self.services.keys() == set(ROLES)
+
+    @property
+    def supervisor(self) -> psutil.Process:
+        return psutil.Process(self._process.pid)
+
+    def find_services(self) -> dict[str, psutil.Process]:
+        """Those that run now, by role."""
+        found: dict[str, psutil.Process] = {}
+        for child in self.supervisor.children():
+            with suppress(psutil.NoSuchProcess):  # or a zombie, whose command line is empty
+                words = child.cmdline()
+                found |= {role: child for role in ROLES if f"{role}_svc" in words}
+        return found
 
     def errors(self) -> str:
         """What it and its services wrote to stderr so far."""
@@ -65,7 +79,7 @@ class Serve:
             capture_output=True,
             text=True,
             timeout=60,
-            env=os.environ | {"XDG_RUNTIME_DIR": self._home.name},
+            env=os.environ | {"XDG_RUNTIME_DIR": self._shm},
         )
         return done.returncode, done.stderr
 

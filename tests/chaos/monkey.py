@@ -1,0 +1,126 @@
+"""What can go wrong with real processes, done to them on purpose.
+
+Each fault acts on a running instance and returns when it is over; healing is for the instance.
+Nothing here may make the instance wrong without its knowing: memory is damaged where a checksum
+guards it, never behind the check.
+"""
+
+import mmap
+import random
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from svc_wire.layout import HEADER, PLAN_MAGIC, RESULT_MAGIC
+from svc_wire.ring import PAGE_BYTES
+from tests.support.serve import Serve
+
+REPLACEABLE = ("executor", "scheduler")
+"""A front end that dies takes its streams with it."""
+
+_CHECKSUM_AT, _MAGIC_AT = (HEADER.fields[name][1] for name in ("checksum", "magic"))  # type: ignore[index]
+_WAITING_AT = tuple(PAGE_BYTES + 64 * word for word in (2, 3))
+
+
+class Monkey:
+    """`shm` is a small tmpfs of the instance's own, if there is one."""
+
+    def __init__(self, serve: Serve, chance: random.Random, shm: Path | None) -> None:
+        self._serve = serve
+        self._chance = chance
+        self._shm = shm
+        self.faults: list[Callable[[], None]] = [
+            self.kill_one,
+            self.kill_both,
+            self.stop_for_a_while,
+            self.slow_down,
+            self.restart_on_order,
+            self.tear_frames,
+            self.drop_doorbells,
+        ]
+        if shm is not None:
+            self.faults.append(self.fill_tmpfs)
+
+    def kill_one(self) -> None:
+        self._signal(self._chance.choice(REPLACEABLE), signal.SIGKILL)
+
+    def kill_both(self) -> None:
+        for role in REPLACEABLE:
+            self._signal(role, signal.SIGKILL)
+
+    def stop_for_a_while(self) -> None:
+        """Longer than the stall timeout, shorter than the hang timeout."""
+        role = self._chance.choice([*REPLACEABLE, "frontend"])
+        self._signal(role, signal.SIGSTOP)
+        time.sleep(self._chance.uniform(0.1, 2.0))
+        self._signal(role, signal.SIGCONT)
+
+    def slow_down(self) -> None:
+        """A service gets a tenth of its time."""
+        role = self._chance.choice([*REPLACEABLE, "frontend"])
+        for _ in range(10):
+            self._signal(role, signal.SIGSTOP)
+            time.sleep(0.09)
+            self._signal(role, signal.SIGCONT)
+            time.sleep(0.01)
+
+    def restart_on_order(self) -> None:
+        policy = self._chance.choice(["fcfs", "priority"])
+        words = self._chance.choice([["scheduler", "--policy", policy], ["executor"]])
+        self._serve.command("restart", *words)
+
+    def tear_frames(self) -> None:
+        """Checksums of frames go wrong for a while; a reader that comes by gives the epoch up."""
+        with self._ring() as ring:
+            frames = list(_frames(ring))
+            for _ in range(200 if frames else 0):
+                at = self._chance.choice(frames) + _CHECKSUM_AT
+                ring[at] ^= 0xFF
+                time.sleep(0.001)
+
+    def drop_doorbells(self) -> None:
+        """Those who sleep are taken for awake, so that nobody rings."""
+        with self._ring() as ring:
+            for _ in range(1000):
+                for at in _WAITING_AT:
+                    ring[at] = 0
+                time.sleep(0.001)
+
+    def fill_tmpfs(self) -> None:
+        """The executor dies, and its successor finds no room for its frames."""
+        assert self._shm is not None
+        filler = self._shm / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 16)):
+                pass
+        self._signal("executor", signal.SIGKILL)
+        time.sleep(1.5)
+        filler.unlink()
+
+    def _signal(self, role: str, signum: signal.Signals) -> None:
+        with suppress(psutil.NoSuchProcess):
+            if process := self._serve.find_services().get(role):
+                process.send_signal(signum)
+
+    @contextmanager
+    def _ring(self) -> Iterator[mmap.mmap]:
+        """The frames of the executor that lives now; a page of nothing if there is none."""
+        for path in self._serve.run_dirs.glob("*/ring-*"):
+            with suppress(OSError, ValueError), path.open("r+b") as file:
+                with mmap.mmap(file.fileno(), 0) as ring:
+                    yield ring
+                return
+        with mmap.mmap(-1, 2 * PAGE_BYTES) as nothing:
+            yield nothing
+
+
+def _frames(ring: mmap.mmap) -> Iterator[int]:
+    for at in range(0, len(ring), PAGE_BYTES):
+        (magic,) = struct.unpack_from("<I", ring, at + _MAGIC_AT)
+        if magic in (PLAN_MAGIC, RESULT_MAGIC):
+            yield at
