@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.jobs import Job, make_job, run_round, wait_idle
 from tests.support.stack import Stack
-from twostroke_client import Client, FinishReason, InvalidRequest
+from twostroke_client import Client, FinishReason, InvalidRequest, RefusedByPolicy, RetryPolicy
 
 pytestmark = pytest.mark.process
 
@@ -51,6 +51,18 @@ def test_a_policy_that_does_not_exist_changes_nothing() -> None:
             with pytest.raises(InvalidRequest):
                 client.set_policy(name, options)
             assert client.policy().name == "fair"
+
+
+def test_the_deadline_of_a_call_reaches_the_policy() -> None:
+    """What cannot be done in time is refused at once, instead of being cut off half done."""
+    with (
+        Stack(executor=(*EXECUTOR, "--step-ms", "20"), scheduler=("--policy", "deadline")) as stack,
+        Client(stack.address, retry=RetryPolicy(attempts=1)) as client,
+    ):
+        client.complete([1, 2, 3], max_tokens=10, ignore_eos=True)  # it learns what steps take
+        with pytest.raises(RefusedByPolicy):
+            client.complete([1, 2, 3], max_tokens=500, ignore_eos=True, timeout_s=2.0)
+        assert client.complete([1], max_tokens=5, ignore_eos=True, timeout_s=5.0).token_ids
 
 
 def _job(chance: random.Random, vocab_size: int) -> Job:

@@ -63,6 +63,10 @@ class CoreDrive:
         self._end(output.endings)
         self.core.check()
 
+    def run_steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
     def run(self) -> int:
         """Steps until everybody has ended, and how many that took."""
         steps = 0
