@@ -13,6 +13,7 @@ from torch import Tensor
 from executor_svc.sampler import (
     Path,
     SamplingRows,
+    _lowest_kept,
     choose_path,
     gumbel_noise,
     sample,
@@ -105,6 +106,12 @@ def test_filters_keep_what_the_reference_keeps(seed: int) -> None:
     assert set(drawn) <= set(expected)
     likely = {token for token, share in expected.items() if share > 0.005}
     assert likely <= set(drawn)
+
+
+def test_top_p_of_one_keeps_the_least_likely_token() -> None:
+    scaled = torch.tensor([[0.0, -20.0, -40.0]])  # the first alone rounds to a probability of 1
+    lowest = _lowest_kept(scaled, torch.tensor([0]), torch.tensor([1.0]))
+    assert lowest.item() == -40.0
 
 
 @pytest.mark.parametrize(
