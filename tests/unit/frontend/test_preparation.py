@@ -248,7 +248,9 @@ def test_what_just_fits_is_taken() -> None:
 
 def test_a_huge_conversation_is_told_from_its_size(chatty: ServedModel) -> None:
     for prompt in (chat(*[("user", "")] * 200), chat(("user", "x" * 1_000_000))):
-        assert refused(pb.GenerateRequest(chat=prompt), chatty).reason == "TOO_LONG"
+        failure = refused(pb.GenerateRequest(chat=prompt), chatty)
+        assert failure.reason == "TOO_LONG"
+        assert "at least" in failure.message, "without rendering or tokenising it"
 
 
 def test_a_tokenizer_larger_than_the_model_cannot_hurt_it() -> None:
