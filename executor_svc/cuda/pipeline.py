@@ -124,19 +124,24 @@ class Pipeline:
 
 
 class _DeviceClock:
-    """Device times in ns since the first event; a moving anchor keeps them exact for days."""
+    """Device times in ns since the first event.
+
+    A moving anchor keeps the distances between steps exact; those within a step are taken from its
+    own first event, so that they are exact after any pause.
+    """
 
     def __init__(self, stream: Stream) -> None:
-        self._stream = stream
         self._anchor = _timed()
         self._anchor_ns = 0
         self._anchor.record(stream)
 
     def read(self, flight: Flight) -> list[int]:
-        milliseconds = [self._anchor.elapsed_time(event) for event in flight.events()]
-        times = [self._anchor_ns + round(ms * 1e6) for ms in milliseconds]
-        if milliseconds[-1] > _ANCHOR_MAX_MS:
-            # This flight's own event becomes the anchor; the flight gets a new one.
-            self._anchor, flight.d2h_end = flight.d2h_end, _timed()
-            self._anchor_ns = times[-1]
+        first, *later = flight.events()
+        distance_ms = self._anchor.elapsed_time(first)
+        first_ns = self._anchor_ns + round(distance_ms * 1e6)
+        times = [first_ns, *(first_ns + round(first.elapsed_time(e) * 1e6) for e in later)]
+        if distance_ms > _ANCHOR_MAX_MS:
+            # The flight's own event becomes the anchor; the flight gets a new one.
+            self._anchor, flight.h2d_begin = first, _timed()
+            self._anchor_ns = first_ns
         return times
