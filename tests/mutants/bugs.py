@@ -155,8 +155,8 @@ BUGS = [
     Bug(
         "the queue is one longer than its bound",
         "scheduler.py",
-        "if waiting >= self.config.waiting_max:",
-        "if waiting > self.config.waiting_max:",
+        "if waiting >= self.config.waiting_max and",
+        "if waiting > self.config.waiting_max and",
     ),
     Bug(
         "min_tokens counts the prompt",
@@ -249,7 +249,7 @@ BUGS = [
         "scheduler.py",
         "            if hit is None:\n                break\n",
         "            if hit is None:\n"
-        "                head = list(queue)[-1]\n"
+        "                head = (list(self._waiting) or [head])[-1]\n"
         "                hit = batch.hit(head)\n"
         "            if hit is None:\n"
         "                break\n",
@@ -265,6 +265,30 @@ BUGS = [
         "suspects.py",
         "is_alone = len(group) == 1 and not gone",
         "is_alone = 1 <= len(group) <= 3",
+    ),
+    Bug(
+        "who was pre-empted meanwhile is no suspect",
+        "scheduler.py",
+        "for sequence in waiting:\n            if sequence in self._suspects:",
+        "for sequence in waiting:\n            if False:",
+    ),
+    Bug(
+        "nothing bounds how often one is overtaken",
+        "order.py",
+        "if eldest.overtaken == self._overtakes_max:",
+        "if False:",
+    ),
+    Bug(
+        "a policy that answers nonsense stays in force",
+        "scheduler.py",
+        "if self._order.take_fault():",
+        "if self._order.take_fault() and False:",
+    ),
+    Bug(
+        "another policy finds the batch in the order of the last",
+        "scheduler.py",
+        "            self._batch.sort()\n",
+        "            pass\n",
     ),
     Bug(
         "whoever was suspected stays suspected",

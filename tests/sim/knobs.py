@@ -35,6 +35,9 @@ class Fault(Enum):
 LOSSES = {Fault.DEATH, Fault.STALL, Fault.TORN_PLAN, Fault.TORN_RESULT}
 """Faults that lose the executor and are no request's doing."""
 
+RARE = LOSSES | {Fault.POISON, Fault.RESTART, Fault.SWAP, Fault.CRAZY}
+"""Faults after which other rules hold: there must be worlds without any of them."""
+
 
 @dataclass(frozen=True)
 class Knobs:
@@ -49,11 +52,11 @@ class Knobs:
 
 
 def draw_knobs(rng: random.Random) -> Knobs:
-    faults = frozenset(fault for fault in Fault if rng.random() < 0.3)
+    faults = frozenset(fault for fault in Fault if rng.random() < (0.12 if fault in RARE else 0.3))
     config = SchedulerConfig(
         depth=rng.choice([0, 1, 1, 1, 2]),
-        step_tokens_max=rng.choice([1, 2, 3, 5, 8, 13, 16, 32, 64]),
-        running_max=rng.choice([1, 2, 3, 8, 8]),
+        step_tokens_max=rng.choice([1, 3, 5, 8, 8, 9, 13, 16, 16, 32, 64, 64]),
+        running_max=rng.choice([1, 2, 3, 4, *[8] * 8]),
         waiting_max=rng.choice([2, 100, 100, 100]),
         prefix_cache=rng.random() < 0.75,
         overtakes_max=rng.choice([1, 3, 1000]),
@@ -64,20 +67,23 @@ def draw_knobs(rng: random.Random) -> Knobs:
         config=config,
         capacity=draw_capacity(rng),
         faults=faults,
-        requests=rng.randint(2, 10),
-        trouble_ticks=rng.choice([1, 60, 200]),
+        requests=rng.randint(3, 11),
+        trouble_ticks=rng.choice([1, 10, 30, 60]),
     )
 
 
 def draw_capacity(rng: random.Random) -> Capacity:
     block_size = rng.choice([1, 2, 3, 4, 4, 5, 8])
-    rows_max = rng.choice([1, 3, 8, 8])
+    rows_max = rng.choice([1, 3, *[8] * 10])
+    model_len_max = rng.choice([7, 12, 20, 20, 40])
+    # Room for so many sequences of full length, the last of which may be cut short.
+    pool_tokens = int(model_len_max * rng.choice([0.8, 1.4, 2.0, 2.0, 2.5, 4.0]))
     return Capacity(
-        num_blocks=rng.choice([4, 6, 9, 14, 40]),
+        num_blocks=max(2, pool_tokens // block_size),
         block_size=block_size,
         rows_max=rows_max,
-        tokens_max=max(rows_max, rng.choice([2, 7, 16, 64])),
+        tokens_max=max(rows_max, rng.choice([8, 16, 64])),
         lanes=rows_max + rng.choice([0, 1, 3]),
-        model_len_max=rng.choice([17, 40, 64]),
+        model_len_max=model_len_max,
         vocab_size=rng.choice([11, 50]),
     )

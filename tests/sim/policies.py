@@ -15,11 +15,8 @@ from scheduler_svc.core.policies import (
 )
 
 CHOICES: list[tuple[str, dict[str, str]]] = [
-    ("fcfs", {}),
-    ("fcfs", {}),
-    ("fcfs", {}),
-    ("priority", {}),
-    ("priority", {}),
+    *[("fcfs", dict[str, str]())] * 6,
+    *[("priority", dict[str, str]())] * 3,
     ("priority", {"ageing_s": "7"}),
     ("sjf", {}),
     ("sjf", {"ageing_s_per_token": "3"}),

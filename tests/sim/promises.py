@@ -21,6 +21,8 @@ class Before:
     first: Sequence | None
     """The running sequence of the highest rank, unless a waiting one goes before it."""
     preemptions: int
+    is_faulty: bool
+    """The policy has given an answer that cannot be used."""
     idle: bool
     """No step is in flight, and there is something to compute and somebody to do it."""
 
@@ -33,7 +35,7 @@ def look(core: Scheduler, *, in_order: bool) -> Before:
         if head and _rank(core, head) < _rank(core, first):
             first = None
     idle = batch is not None and not batch.in_flight and bool(core._sequences)
-    return Before(first, core._preemptions, idle)
+    return Before(first, core._preemptions, bool(core._order._guard.fault), idle)
 
 
 def check_nothing(before: Before) -> None:
@@ -49,6 +51,7 @@ def check_plan(
     batch, tokens = core._batch, int(frame.query_indptr[planned.rows])
     assert batch is not None
     _check_first(before)
+    assert not before.is_faulty or core.policy.name == "fcfs", "a faulty policy stays in force"
     assert tokens <= batch.step_tokens_max, "over the budget"
     _check_rows(batch, frame.row_lane[: planned.rows].tolist())
     cuts = core.config.itl_target_ms or core.policy.name == "crazy" or core._order.faults

@@ -20,7 +20,11 @@ GREEDY = Sampling()
 
 
 def draw_requests(rng: random.Random, capacity: Capacity, count: int) -> Iterator[Request]:
-    """`count` requests, nearly all of which fit the capacity."""
+    """`count` requests, nearly all of which fit the capacity.
+
+    In some worlds all have short prompts and long outputs: memory runs out while they run.
+    """
+    is_chatty = rng.random() < 0.5
     root = [rng.randrange(capacity.vocab_size) for _ in range(capacity.sequence_len_max)]
     hot = [root[: _prompt_length(rng, capacity)] for _ in range(2)]
     for _ in range(count):
@@ -33,7 +37,9 @@ def draw_requests(rng: random.Random, capacity: Capacity, count: int) -> Iterato
         else:
             length = _prompt_length(rng, capacity)
             prompt = [rng.randrange(capacity.vocab_size) for _ in range(length)]
-        yield _draw_request(rng, capacity, prompt)
+        if is_chatty:
+            prompt = prompt[: rng.randint(1, capacity.sequence_len_max // 4 + 1)]
+        yield _draw_request(rng, capacity, prompt, is_chatty)
 
 
 def expected(request: Request, capacity: Capacity) -> list[int]:
@@ -54,18 +60,22 @@ def _prompt_length(rng: random.Random, capacity: Capacity) -> int:
         [
             1,
             rng.randint(1, most),
-            rng.randint(1, most),
-            size * rng.randint(1, 3),
-            size * rng.randint(1, 3) + rng.choice([-1, 1]),
-            most,
+            rng.randint(1, most // 3 + 1),
+            rng.randint(1, most // 3 + 1),
+            size * rng.randint(1, 2),
+            size * rng.randint(1, 2) + rng.choice([-1, 1]),
+            rng.randint(most // 2, most),
         ]
     )
     return min(max(length, 1), most)
 
 
-def _draw_request(rng: random.Random, capacity: Capacity, prompt: list[int]) -> Request:
+def _draw_request(
+    rng: random.Random, capacity: Capacity, prompt: list[int], is_chatty: bool
+) -> Request:
     room = capacity.sequence_len_max - len(prompt)
-    max_tokens = min(rng.choice([1, 2, 5, rng.randint(1, 20), room]), room)
+    lengths = [room, room, room // 2 + 1] if is_chatty else [1, 2, rng.randint(3, 9), room // 3 + 1]
+    max_tokens = min(rng.choice(lengths), room)
     if rng.random() < 0.03:
         max_tokens = room + 1  # can never fit
     sampling = GREEDY
@@ -87,7 +97,7 @@ def _draw_request(rng: random.Random, capacity: Capacity, prompt: list[int]) -> 
         expected_tokens=rng.choice([0, 1, 10]),
         deadline_s=rng.choice([math.inf, 100.0, 300.0]),
     )
-    if rng.random() < 0.5:
+    if rng.random() < (0.8 if is_chatty else 0.5):
         return request
     # Stop ids that this very request would sample, some too early.
     output = expected(request, capacity)
