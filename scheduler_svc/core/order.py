@@ -7,7 +7,7 @@ policy is told comes in time for what it is asked.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from scheduler_svc.core.batch import Batch
@@ -140,9 +140,12 @@ class Order:
         self._tell_served()
         return others[self._guard.victim(views)]
 
-    def sorted(self, readers: Iterable[Sequence]) -> Iterable[Sequence]:
+    def sorted(self, readers: Collection[Sequence]) -> Iterable[Sequence]:
         """Running sequences, given in the order of their keys, in the policy's order."""
-        return sorted(readers, key=self._place) if self._guard.groups else readers
+        if len(readers) < 2 or not self._guard.groups:
+            return readers
+        self._tell_served()
+        return sorted(readers, key=self._place)
 
     def precedes(self, head: Sequence, reader: Sequence) -> bool:
         """Whether a waiting sequence's prompt is read before that of a running one."""

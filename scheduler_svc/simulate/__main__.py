@@ -19,6 +19,7 @@ from scheduler_svc.simulate.traces import read_trace
 from scheduler_svc.simulate.workload import Arrival, Stream, WorkloadError, poisson
 
 EXIT_USAGE = 2
+WIDTH_OF_FILES = 120
 err = Console(stderr=True, highlight=False, markup=False)
 
 
@@ -92,6 +93,8 @@ def main(
         outcomes.append(outcome)
         _say_pace(outcome, time.perf_counter() - began_s)
     out = Console(highlight=False)
+    if not out.is_terminal:
+        out = Console(highlight=False, width=WIDTH_OF_FILES)
     out.print(report.table(outcomes))
     if len(report.by_tenant(outcomes[0].lives)) > 1:
         out.print("", report.tenant_table(outcomes), sep="\n")
