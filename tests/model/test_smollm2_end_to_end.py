@@ -7,6 +7,9 @@ small that pre-emption happens; the prefix cache on and off. In fp32 batching ch
 import asyncio
 import inspect
 import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -105,3 +108,23 @@ def test_greedy_tokens_equal_plain_generation(
                 assert status.blocks_free == status.blocks_total
                 preemptions += status.preemptions
     assert (preemptions > 0) == (pool == "small")
+
+
+def test_greedy_tokens_survive_kills(prompts: list[list[int]], expected: list[list[int]]) -> None:
+    executor = ("--model", "smollm2", "--dtype", "float32", "--num-blocks", "512")
+    patience = ("--outage-timeout", "120")
+    with (
+        ThreadPoolExecutor(1) as pool,
+        Stack(executor=executor, frontend=patience) as stack,
+        Client(stack.address) as client,
+    ):
+        answers = pool.submit(asyncio.run, generate_all(stack.address, prompts, seed=1))
+        for _ in range(3):
+            begin_with = client.server_status().output_tokens
+            while client.server_status().output_tokens < begin_with + 40:
+                assert not answers.done(), "the blow comes too late"
+                time.sleep(0.05)
+            stack.end("executor_svc", signal.SIGKILL)
+            stack.start("executor_svc")
+            stack.wait_ready()
+        assert answers.result(300) == expected
