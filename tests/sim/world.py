@@ -147,7 +147,7 @@ class World:
     def _publish(self, planned: PlannedStep, frame: PlanFrame) -> None:
         executor = self.executor
         is_poisoned = self._is_poisoned(frame.row_lane[: planned.rows])
-        if self.happens(Fault.TORN_PLAN, 0.05):
+        if self.happens(Fault.TORN_PLAN, 0.1):
             executor.tear_plan(planned.step, self.rng.randrange(64))
         ticks = self.rng.randint(1, 4) * (8 if self.happens(Fault.SLOW_STEPS, 0.3) else 1)
         executor.free_at = max(executor.free_at, self.now) + ticks
@@ -228,11 +228,11 @@ class World:
             return
         if len(self.ghosts) < GHOSTS_MAX:
             self.ghosts.append(result)
-        if self.happens(Fault.STALL, 0.03):
+        if self.happens(Fault.STALL, 0.15):
             executor.completed = 0  # nobody is told of this one
             self._fail(executor, planned.epoch, "stalled", after_ticks=STALL_TICKS)
             return
-        if self.happens(Fault.TORN_RESULT, 0.05):
+        if self.happens(Fault.TORN_RESULT, 0.1):
             executor.tear_result(planned.step, self.rng.randrange(10_000))
         self.at(self.rng.randint(10, 40) if self.happens(Fault.LATE_LOOKS, 0.4) else 0, self._look)
 
