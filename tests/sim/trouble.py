@@ -77,20 +77,14 @@ def poison(world: World) -> None:
 
 
 def restart(world: World) -> None:
-    """The scheduler's process is replaced beside a living executor; front ends resume."""
-    if world.core.epoch is None:
-        return
+    """The scheduler's process is replaced; front ends resume as soon as it has an executor."""
     world.say("restart of the scheduler")
-    entries = world.ledger.forget_scheduler()
+    had_executor = world.core.epoch is not None
+    world.orphans += world.ledger.forget_scheduler()
     world.published.clear()
     world.core = world.new_core()
-    world.attach(world.executor)
-    for entry in entries:
-        seq_id = world.core.add(
-            entry.resumed(), now_s=world.now
-        )  # even if more come back than may wait
-        world.say(f"resume seq {seq_id} at {len(entry.tokens)}")
-        world.ledger.accept(seq_id, entry)
+    if had_executor:
+        world.attach(world.executor)
 
 
 def draw_policy(world: World) -> Policy:

@@ -44,6 +44,8 @@ class World:
         self.losses = self.swaps = 0
         self.poison: Entry | None = None
         """The request at which the executor breaks."""
+        self.orphans: list[Entry] = []
+        """Live requests of a scheduler that is gone, until there is an executor again."""
         self.published: list[PlannedStep] = []
         """Planned and not committed, oldest first."""
         self.ghosts: list[StepResult] = []
@@ -102,7 +104,9 @@ class World:
             return
         assert reason
         self.say(f"reject {reason.name}: {_describe_request(request)}")
-        if reason is RejectReason.POLICY:
+        if reason is RejectReason.NO_EXECUTOR:
+            assert self.core.epoch is None, "refused beside an executor"
+        elif reason is RejectReason.POLICY:
             assert self.policy.name in ("crazy", "deadline"), "refused by a policy that never does"
         else:
             assert reason is (RejectReason.QUEUE_FULL if fits else RejectReason.TOO_LONG)
@@ -206,6 +210,25 @@ class World:
             request = self.ledger.entries[ending.seq_id].request
             assert len(request.prompt) + request.max_tokens > self.capacity.sequence_len_max
             self.ledger.take_ending(ending)
+        orphans, self.orphans = self.orphans, []
+        for entry in orphans:
+            self._resume(entry)
+
+    def _resume(self, entry: Entry) -> None:
+        """A front end hands a live request to this scheduler, even if more come than may wait."""
+        request = entry.resumed()
+        fits = len(request.prompt) + request.max_tokens <= self.capacity.sequence_len_max
+        seq_id, reason = None, None
+        try:
+            seq_id = self.core.add(request, now_s=self.now)
+        except Rejection as rejection:
+            reason = rejection.reason
+        assert fits is (seq_id is not None), f"turned away with {reason}, but was accepted before"
+        if seq_id is None:
+            assert reason is RejectReason.TOO_LONG
+            return
+        self.say(f"resume seq {seq_id} at {len(entry.tokens)}")
+        self.ledger.accept(seq_id, entry)
 
     # -- the executor ------------------------------------------------------------------------------
 
@@ -259,6 +282,7 @@ class World:
         """Everybody got what was promised, and everything is given back."""
         assert self.core.epoch is not None
         assert self.ledger.live == [], "the world came to rest beside live requests"
+        assert self.orphans == [], "nobody took them over"
         stats = self.core.stats()
         assert (stats.waiting, stats.running, stats.in_flight) == (0, 0, 0)
         assert stats.blocks_free == stats.blocks_total, "blocks were not given back"
