@@ -23,9 +23,12 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 'setuptools<81'
 PROTO := twostroke/v1/generation.proto twostroke/v1/admin.proto
 
 SEED ?=
+# What covers svc_wire and scheduler_svc.core in the process that is measured.
+COVERING := tests/scenario tests/sim tests/unit/core tests/unit/wire \
+	$(addprefix tests/property/test_,core_blocks.py core_machine.py frames.py messages.py)
 ARGS ?=
 
-.PHONY: help setup demo test test-node test-gpu lint fmt sim chaos protos protos-check ci clean
+.PHONY: help setup demo test test-node test-gpu lint fmt sim coverage chaos protos protos-check ci clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -66,6 +69,10 @@ lint: setup protos-check ## Check style, types, imports, protos, compose file
 fmt: setup ## Format the code
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+coverage: setup ## Check that the tests cover the wire and the core, every branch
+	$(BIN)/coverage run -m pytest --quiet $(COVERING) -k 'not five_hundred'
+	$(BIN)/coverage report
 
 sim: setup ## Simulate the scheduler: 500 seeds, or SEED=n with its trace
 	$(BIN)/python -m tests.sim $(SEED)

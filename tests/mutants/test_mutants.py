@@ -11,6 +11,8 @@ import pytest
 
 from tests.mutants.bugs import BUGS, Bug
 
+pytestmark = pytest.mark.timeout(600)  # half a minute on two idle cores; the first test hunts all
+
 ROOT = Path(__file__).parents[2]
 SEEDS_MAX = 300
 

@@ -21,6 +21,7 @@ def commit_hash() -> str:
     return found.stdout.strip() or "no commit"
 
 
+@pytest.mark.timeout(600)  # seconds on two idle cores
 def test_five_hundred_worlds() -> None:
     failed = [outcome for outcome in run_many(SEEDS) if outcome.failure]
     assert failed == []
