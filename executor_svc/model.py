@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.utils import logging as transformers_logging
 
 from executor_svc import attention
 from executor_svc.attention import LayerCall, LayerShape, attending
@@ -57,6 +58,11 @@ class CausalModel:
         )
         logits: Tensor = out.logits[0]
         return logits
+
+
+def hide_progress_bars() -> None:
+    """For a process whose output is a log."""
+    transformers_logging.disable_progress_bar()
 
 
 def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> CausalModel:

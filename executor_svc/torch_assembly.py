@@ -5,12 +5,11 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers.utils import logging as transformers_logging
 
 from executor_svc.config import ExecutorConfig
 from executor_svc.errors import ExecutorError, OutOfMemory
 from executor_svc.kv_cache import block_bytes
-from executor_svc.model import DTYPES, CausalModel, load_model
+from executor_svc.model import DTYPES, CausalModel, hide_progress_bars, load_model
 from executor_svc.packed_linear import pack_linears
 from executor_svc.runner import Runner
 from executor_svc.self_check import check_against, reference_logits
@@ -27,7 +26,7 @@ def make_torch_runner(config: ExecutorConfig, folder: Path) -> Runner:
     device = torch.device("cpu")
     torch.set_num_threads(config.threads or default_threads())
     if not sys.stderr.isatty():
-        transformers_logging.disable_progress_bar()
+        hide_progress_bars()
     model = load_model(folder, choose_dtype(config.dtype, device), device)
     reference = reference_logits(model)
     pack_linears(model.module)
