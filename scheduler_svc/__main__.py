@@ -28,6 +28,10 @@ Names = Annotated[
 ]
 
 
+LEAVE_S = 10.0
+"""A scheduler that is replaced has so long to leave."""
+
+
 def main(
     run_dir: Annotated[
         Path,
@@ -93,6 +97,9 @@ def main(
             help="Seconds that requests in flight get to finish after SIGTERM.",
         ),
     ] = 30.0,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Ask the scheduler that runs to leave, and go on.")
+    ] = False,
     log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
 ) -> None:
     """Plans the executor's steps for the front ends of one runtime directory.
@@ -106,7 +113,8 @@ def main(
         raise typer.BadParameter(str(error)) from error
     try:
         checked = RunDir(run_dir)
-        lock = checked.lock("scheduler")
+        # All is imported and checked by now: the pause is that of a handover, not of a start.
+        lock = checked.take_over("scheduler", LEAVE_S) if replace else checked.lock("scheduler")
     except RunDirError as error:
         log.error("cannot start", error=str(error))
         raise typer.Exit(1) from error

@@ -51,9 +51,9 @@ class Child:
         self._process.terminate()
         wait_for_end([self], HURRY_S)  # two signals at once would be taken for one
 
-    def stop(self, timeout_s: float, signum: signal.Signals = signal.SIGTERM) -> bool:
+    def stop(self, timeout_s: float) -> bool:
         """Asks the process to end. True: it did within the time; False: it had to be killed."""
-        self._process.send_signal(signum)
+        self._process.terminate()
         if wait_for_end([self], timeout_s):
             return True
         self.kill()

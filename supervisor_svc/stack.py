@@ -8,7 +8,6 @@
 A front end that drains needs the two behind it, so they are stopped after it.
 """
 
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from supervisor_svc.readiness import Readiness
 STOP_ORDER = ("frontend", "scheduler", "executor")
 STOP_TIMEOUT_S = 10.0
 """For a service that has nothing left to drain."""
+REPLACE_TIMEOUT_S = 30.0
+"""For a new scheduler to start and for the old one to leave."""
 LOOK_INTERVAL_S = 0.1
 
 
@@ -70,20 +71,34 @@ class Stack:
 
     def launch(self, role: str, command: list[str]) -> None:
         """Starts a service, whose predecessor must have ended."""
-        if before := self.children.pop(role, None):
+        before = self.children.get(role)
+        self.children[role], self.commands[role] = Child(role, command), command
+        if before is not None:
             before.close()
-        self.commands[role] = command
-        self.children[role] = Child(role, command)
 
-    def end(self, role: str) -> bool:
-        """Asks a service to make place for a successor; whether it had to be killed.
+    def replace(self, role: str, command: list[str]) -> str:
+        """Puts a new service in the place of one; returns why not, if that failed.
 
-        The scheduler leaves its requests to that at once; a front end lets its streams finish.
+        A new scheduler is started beside the old one and asks it to leave when it is ready to go
+        on: streams hardly pause, and one that cannot start disturbs nobody. There is not memory
+        for two executors, nor a port for two front ends: the old one has to go first.
         """
-        child = self.children[role]
-        drain_s = self._config.drain_timeout_s if role == "frontend" else 0.0
-        signum = signal.SIGINT if role == "scheduler" else signal.SIGTERM
-        return not (child.has_ended or child.stop(drain_s + STOP_TIMEOUT_S, signum))
+        old = self.children[role]
+        if role != "scheduler":
+            drain_s = self._config.drain_timeout_s if role == "frontend" else 0.0
+            if not old.has_ended:
+                old.stop(drain_s + STOP_TIMEOUT_S)
+            self.launch(role, command)
+            return ""
+        new = Child(role, [*command, "--replace"])
+        if not wait_for_end([old, new], REPLACE_TIMEOUT_S) or new.has_ended:
+            new.kill()
+            why = f"the new {role} {new.ending}"
+            new.close()
+            return why
+        old.close()
+        self.children[role], self.commands[role] = new, command
+        return ""
 
     def wait_ready(self, report: Callable[[set[str]], None]) -> str:
         """The front end's address, once the instance serves. `report` gets the roles that are up.

@@ -3,7 +3,7 @@ are obeyed.
 
     a service ends    ─► started again after a pause (backoff.py); too often in a row: give up
     no pulse for long ─► killed, and so the same
-    Restart           ─► asked to leave, started with further options; if that fails, as before
+    Restart           ─► replaced by one with further options; if that fails, as before
     Drain             ─► `run` returns, and the instance is stopped in order
 
 Streams outlive all of this but the end of their front end: the front ends keep what is live.
@@ -103,10 +103,14 @@ class Upkeep:
                 self._launch(role, self._stack.commands[role])
 
     def _launch(self, role: str, command: list[str]) -> None:
+        self._stack.launch(role, command)
+        self._expect(role)
+
+    def _expect(self, role: str) -> None:
+        """A new service has been started."""
         care = self._care[role]
         care.due_at, care.is_hung = None, False
         care.watch = PulseWatch(care.path)
-        self._stack.launch(role, command)
 
     # -- progress ----------------------------------------------------------------------------------
 
@@ -138,13 +142,15 @@ class Upkeep:
         """Replaces a service; returns what went wrong, if anything."""
         role, before = order.role, self._stack.commands[order.role]
         self._tell(f"restarting the {role}")
-        self._stack.end(role)
-        self._launch(role, [*before, *order.arguments])
-        if not (error := self._await_up(role)):
-            return ""
-        self._tell(f"{error}; starting it as it was")
-        self._stack.end(role)
-        self._launch(role, before)
+        error = self._stack.replace(role, [*before, *order.arguments])
+        if not error:
+            self._expect(role)
+            error = self._await_up(role)
+            if error:
+                self._stack.children[role].kill()
+                self._launch(role, before)
+        if error:
+            self._tell(f"{error}; it stays as it was")
         return error
 
     def _await_up(self, role: str) -> str:

@@ -7,6 +7,7 @@ and then the second one is refused by a lock, with a clear error.
 import contextlib
 import fcntl
 import os
+import signal
 import stat
 import time
 from pathlib import Path
@@ -72,11 +73,30 @@ class RunDir:
             time.sleep(pause_s)
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(fd, 0)
+                os.write(fd, b"%d\n" % os.getpid())  # for `take_over`
                 return fd
         os.close(fd)
         raise RunDirError(
             f"another {role} runs in {self.path}: stop it, or choose another --run-dir"
         )
+
+    def take_over(self, role: str, wait_s: float) -> int:
+        """As `lock`, but who has it is asked to leave (SIGINT), and has `wait_s` for that.
+
+        Owner and successor must be in one pid namespace.
+        """
+        deadline, asked = time.monotonic() + wait_s, False
+        while True:
+            try:
+                return self.lock(role)
+            except RunDirError:
+                if time.monotonic() > deadline:
+                    raise
+            if not asked:
+                with contextlib.suppress(OSError, ValueError):  # it has just gone
+                    os.kill(int((self.path / f"{role}.lock").read_text()), signal.SIGINT)
+                asked = True
 
 
 def remove_socket(endpoint: str) -> None:

@@ -10,7 +10,6 @@ badly on request:
     beats         shows a pulse
 """
 
-import fcntl
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from svc_shell.parent import follow_parent
 from svc_shell.pulse import beat
+from svc_wire.rundir import RunDir
 
 SIGNS = {"scheduler": "scheduler.sock", "executor": "ring-1-x"}
 LIFE_S_MAX = 60.0
@@ -37,8 +37,10 @@ def main(role: str, run_dir: Path, *behaviour: str) -> None:
         signal.signal(signum, lambda signum, _: ended.append(signum))
     if "stubborn" in behaviour:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    lock = os.open(run_dir / f"{role}.lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if "dies" in behaviour and (run_dir / "die").exists():
+        os._exit(7)
+    place = RunDir(run_dir)
+    lock = place.take_over(role, 10.0) if "--replace" in behaviour else place.lock(role)
     if "silent" not in behaviour:
         if role == "frontend":
             while not ended and not all((run_dir / sign).exists() for sign in SIGNS.values()):

@@ -1,7 +1,10 @@
 """Which directories are refused, and with which words."""
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +88,37 @@ def test_the_second_of_a_role_is_refused(tmp_path: Path) -> None:
         run_dir.lock("executor")
     os.close(fd)
     os.close(run_dir.lock("executor"))
+
+
+def test_a_successor_asks_the_owner_to_leave(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    program = (
+        "import sys, time; from pathlib import Path; from svc_wire.rundir import RunDir\n"
+        "RunDir(Path(sys.argv[1])).lock('scheduler'); print(flush=True)\n"
+        "try: time.sleep(60)\nexcept KeyboardInterrupt: sys.exit(3)\n"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program, str(run_dir.path)], stdout=subprocess.PIPE
+    )
+    with owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        os.close(run_dir.take_over("scheduler", 20.0))
+        assert owner.wait(20) == 3
+    os.close(run_dir.take_over("scheduler", 0.0))  # where nobody is, nobody is asked
+
+
+def test_an_owner_that_does_not_leave_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *words: asked.append(words))
+    run_dir = RunDir(tmp_path / "run")
+    fd = run_dir.lock("scheduler")
+    with pytest.raises(RunDirError, match="another scheduler runs"):
+        run_dir.take_over("scheduler", 0.5)
+    assert asked == [(os.getpid(), signal.SIGINT)], "once is enough"
+    os.close(fd)
 
 
 def test_a_lock_that_cannot_be_made_is_named(tmp_path: Path) -> None:
