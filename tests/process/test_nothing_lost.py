@@ -50,7 +50,10 @@ def kill_round(stack: Stack, crowd: Crowd, client: Client, victims: tuple[str, .
         pytest.param(
             200,
             [*[EXECUTOR] * 20, *[SCHEDULER] * 20, *[(*EXECUTOR, *SCHEDULER)] * 5],
-            marks=[pytest.mark.slow, pytest.mark.timeout(900)],
+            marks=[
+                pytest.mark.skipif("CHAOS" not in os.environ, reason="minutes: make chaos"),
+                pytest.mark.timeout(900),
+            ],
         ),
     ],
     ids=["some", "many"],
@@ -61,7 +64,8 @@ def test_a_crowd_of_streams_outlives_kills(streams: int, rounds: list[tuple[str,
     with Stack(executor=HASH) as stack, Client(stack.address) as client:
         vocab_size = client.model_info().vocab_size
         with Crowd(stack.address, streams, seed=5, vocab_size=vocab_size) as crowd:
-            until(lambda: client.server_status().running == streams, 30.0)
+            # Never quite all: some are between two requests.
+            until(lambda: client.server_status().running > streams // 2, 60.0)
             for victims in rounds:
                 time.sleep(chance.uniform(0.0, 0.5))  # the moment of the blow
                 kill_round(stack, crowd, client, victims)
@@ -83,6 +87,17 @@ def test_a_stopped_executor_is_noticed_and_goes_on() -> None:
             until(lambda: client.server_status().ready, 5.0)
         assert crowd.ends.total() >= 8
         assert "executor lost" not in stack.logs(), "a pause is no loss"
+
+
+def test_an_executor_that_is_heard_but_ends_no_step_is_stalled() -> None:
+    slow, impatient = ("--model", "hash", "--step-ms", "2500"), ("--stall-timeout", "1.5")
+    with Stack(executor=slow, scheduler=impatient) as stack, Client(stack.address) as client:
+        stream = client.generate([1, 2, 3], max_tokens=1, ignore_eos=True)
+        until(lambda: not client.server_status().ready, 5.0)
+        assert "has not ended step 1" in client.server_status().reason
+        *_, last = stream
+        assert last.finish is not None
+        until(lambda: client.server_status().ready, 5.0)
 
 
 def test_a_scheduler_is_replaced_by_one_with_another_policy() -> None:
