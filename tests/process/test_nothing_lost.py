@@ -90,14 +90,19 @@ def test_a_stopped_executor_is_noticed_and_goes_on() -> None:
 
 
 def test_an_executor_that_is_heard_but_ends_no_step_is_stalled() -> None:
-    slow, impatient = ("--model", "hash", "--step-ms", "2500"), ("--stall-timeout", "1.5")
+    slow, impatient = ("--model", "hash", "--step-ms", "4000"), ("--stall-timeout", "1.5")
     with Stack(executor=slow, scheduler=impatient) as stack, Client(stack.address) as client:
         stream = client.generate([1, 2, 3], max_tokens=1, ignore_eos=True)
         until(lambda: not client.server_status().ready, 5.0)
         assert "has not ended step 1" in client.server_status().reason
+        pulse = stack.run_dir / "executor.lock"
+        before = pulse.stat().st_mtime_ns
+        time.sleep(1.2)  # longer than from one beat to the next
+        assert pulse.stat().st_mtime_ns == before, "the supervisor must see it, too"
         *_, last = stream
         assert last.finish is not None
         until(lambda: client.server_status().ready, 5.0)
+        until(lambda: pulse.stat().st_mtime_ns != before, 5.0)
 
 
 def test_a_scheduler_is_replaced_by_one_with_another_policy() -> None:
