@@ -11,8 +11,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Two threads of OpenMP that spin at each other's barriers, beside other processes on two cores, make
-# a step a hundred times slower. Read when torch is imported.
+# Two threads of OpenMP that spin at each other's barriers, beside other processes on two cores,
+# make a step a hundred times slower. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
