@@ -127,8 +127,9 @@ class RecordedRunner:
         """The plan's frame, sealed anew, with no token in it."""
         frame = self._blank
         frame.raw[: len(plan.raw)] = plan.raw
-        frame.token_ids[: plan.tokens] = 0
-        frame.stop_ids[: plan.rows] = NO_TOKEN
+        # All of them: beyond this plan's counts lie tokens of the frame's former plans.
+        frame.token_ids[:] = 0
+        frame.stop_ids[:] = NO_TOKEN
         frame.seal(
             epoch=plan.epoch,
             step=plan.step,

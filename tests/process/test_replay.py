@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from executor_svc.hash_runner import HashRunner
@@ -67,6 +68,10 @@ def test_a_difference_is_told_by_step_and_row(folder: Path, tmp_path: Path) -> N
 
 
 def test_a_redacted_record_holds_no_tokens_and_still_runs(folder: Path) -> None:
+    prompts = [make_job(chance, 257).prompt for chance in [random.Random(1)] for _ in range(24)]
+    said = [np.array(prompt[:16], "<i4").tobytes() for prompt in prompts if len(prompt) >= 16]
+    assert any(words in (folder / "whole").read_bytes() for words in said)
+    assert not any(words in (folder / "redacted").read_bytes() for words in said)
     it = replay(folder / "redacted")
     assert it.steps > 24
     for kind, payload in Record(folder / "redacted").entries():

@@ -184,6 +184,11 @@ def test_a_restart_on_order_takes_options_and_a_bad_one_is_taken_back(run_dir: P
             control.order(run_dir, control.Restart("scheduler", ("silent", "dies")))
         until(lambda: is_up(run_dir, "scheduler"))
         assert stack.commands["scheduler"][-1] == "quick"
+        # An executor has to go before its successor comes; here none would come at all.
+        with pytest.raises(control.ControlError, match="the new executor exited with status 7"):
+            control.order(run_dir, control.Restart("executor", ("dies",)))
+        until(lambda: is_up(run_dir, "executor"))
+        assert stack.commands["executor"][-1] != "dies"
         with pytest.raises(control.ControlError, match="there is no printer"):
             control.order(run_dir, control.Restart("printer"))
 
