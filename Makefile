@@ -27,6 +27,8 @@ SEED ?=
 COVERING := tests/scenario tests/sim tests/unit/core tests/unit/wire \
 	$(addprefix tests/property/test_,core_blocks.py core_machine.py frames.py messages.py)
 ARGS ?=
+# Test files at once. More than two at a time can hold several copies of the real model in memory.
+TEST_WORKERS ?= 2
 
 .PHONY: help setup demo test test-node test-gpu lint fmt sim coverage chaos protos protos-check ci clean
 
@@ -48,8 +50,8 @@ $(VENV)/.ready: pyproject.toml Makefile
 demo: setup ## Start everything, answer one prompt, stop everything
 	@$(BIN)/twostroke demo
 
-test: setup ## Run the tests; ARGS goes to pytest
-	$(BIN)/pytest $(ARGS)
+test: setup ## Run the tests, two files at a time; ARGS goes to pytest
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
 
 test-node: setup ## Run the Node.js client's test only
 	$(BIN)/pytest tests/process/test_node_client.py $(ARGS)
