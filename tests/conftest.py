@@ -5,6 +5,7 @@ change only; `HYPOTHESIS_PROFILE=explore` draws others, and more, when bugs are 
 """
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,10 @@ import pytest
 # Two threads of OpenMP that spin at each other's barriers, beside other processes on two cores,
 # make a step a hundred times slower. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts background jobs with SIGINT ignored, and ignoring is inherited: the processes of
+# tests that interrupt them would never notice.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
