@@ -189,12 +189,13 @@ def _run(config: ExecutorConfig, run_dir: RunDir, log: structlog.stdlib.BoundLog
         signal.signal(signum, lambda *_: mailbox.stop())
     log.info("started", run_dir=str(run_dir.path), lock=lock)
     try:
-        made = Loading(lambda: make_runner(config), mailbox).run()
+        # Before the model is loaded: whoever looks takes a ring for the sign that it is.
+        for path in sweep_rings(run_dir.path):
+            log.info("removed the frame ring of a dead executor", path=str(path))
+        made = Loading(lambda: make_runner(config), mailbox, partial(beat, lock)).run()
         if made is None:
             return False
         runner, hellos = made
-        for path in sweep_rings(run_dir.path):
-            log.info("removed the frame ring of a dead executor", path=str(path))
         ring = ExecutorRing.create(run_dir.path, runner.capacity)
         try:
             Service(mailbox, runner, ring, partial(beat, lock)).run(hellos)

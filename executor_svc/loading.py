@@ -14,8 +14,11 @@ BEAT_S = 1.0
 class Loading:
     """Calls `load` once. The thread is a daemon: an impatient process may leave without it."""
 
-    def __init__(self, load: Callable[[], Runner], mailbox: Mailbox) -> None:
+    def __init__(
+        self, load: Callable[[], Runner], mailbox: Mailbox, pulse: Callable[[], object]
+    ) -> None:
         self._load = load
+        self._pulse = pulse
         self._mailbox = mailbox
         self._runner: Runner | None = None
         self._error: Exception | None = None
@@ -40,6 +43,7 @@ class Loading:
                     next_beat = 0.0
             if time.monotonic() >= next_beat:
                 next_beat = time.monotonic() + BEAT_S
+                self._pulse()  # a large model takes longer than any step; that is no hang
                 for peer in hellos:
                     self._mailbox.send(peer, Beat(0, 0))
         if self._error is not None:

@@ -59,13 +59,14 @@ class TorchRunner:
         self._thread.start()
 
     def begin(self, epoch: int) -> None:
-        self._epoch = epoch  # steps of older epochs that have not begun are dropped
+        self._epoch = _NO_EPOCH  # steps of older epochs that have not begun are dropped
         idle = threading.Event()
         self._jobs.put(self._step.forget)
         self._jobs.put(idle.set)
         idle.wait()
         while not self._done.empty():
             self._done.get_nowait()
+        self._epoch = epoch  # only now: an older step that failed meanwhile has reset it
 
     def submit(self, plan: BatchPlan, received_ns: int) -> None:
         self._jobs.put(_Job(plan, received_ns, time.monotonic_ns()))

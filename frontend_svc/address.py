@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-from contextlib import suppress
 from pathlib import Path
 
 import grpc.aio
@@ -66,8 +65,10 @@ class AddressFile:
     async def keep_beating(self) -> None:
         """Shows that the event loop turns (see svc_shell/pulse.py), until cancelled."""
         while True:
-            with suppress(FileNotFoundError):
+            try:
                 beat(self._path)
+            except FileNotFoundError:  # another front end put its own there and has gone
+                self.write(self._address)
             await asyncio.sleep(PULSE_S)
 
     def remove(self) -> None:

@@ -78,7 +78,9 @@ class Backend:
         if self.is_draining:
             return errors.draining()
         if not self.link.is_up:
-            return errors.not_ready("waiting for the scheduler")
+            # While attaching, a scheduler already says what it waits for.
+            reason = self._status.reason if self._status is not None else ""
+            return errors.not_ready(reason or "waiting for the scheduler")
         if self._status is None:
             return errors.not_ready("waiting for the scheduler's status")
         if not self._status.ready:

@@ -58,7 +58,7 @@ class GenerationService(GenerationServiceServicer):
             finally:
                 self._streams -= 1
         except Failure as failure:
-            failure.metadata = {"request_id": request_id}
+            failure.metadata = {"request_id": request_id[:REQUEST_ID_MAX]}
             tell = log.warning if failure.code is errors.Code.INTERNAL else log.debug
             tell("request failed", request_id=request_id, reason=failure.reason, why=str(failure))
             raise

@@ -118,9 +118,7 @@ class ExecutorLink:
             case Refused():
                 log.error("the executor refuses this scheduler", reason=message.reason)
             case StepFailed(epoch=epoch) if epoch == self.epoch:
-                lost = self.give_up(f"step {message.step} failed: {message.reason}")
-                self._hello_at = float("-inf")
-                return lost
+                return self.begin_anew(f"step {message.step} failed: {message.reason}")
         return []
 
     def _on_welcome(self, welcome: Welcome) -> list[Event]:
@@ -135,6 +133,11 @@ class ExecutorLink:
             return events
         self._epoch = welcome.epoch
         return [*events, Ready(welcome.epoch, welcome.capacity, welcome.model)]
+
+    def begin_anew(self, reason: str) -> list[Event]:
+        """Ends the epoch and asks for another one at once."""
+        self._hello_at = float("-inf")
+        return self.give_up(reason)
 
     def give_up(self, reason: str) -> list[Event]:
         """Ends the epoch, if there is one."""

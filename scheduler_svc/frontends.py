@@ -90,9 +90,9 @@ class Frontends:
         `attached` is the answer to an Attach; None as long as the model is not known.
         """
         while self.socket.poll(0):
-            identity, data = self.socket.recv_multipart()
+            identity, *parts = self.socket.recv_multipart()
             try:
-                message = to_scheduler.decode(data)
+                message = to_scheduler.decode(b"".join(parts))
             except MessageError as error:
                 log.warning("a front end sent nonsense", error=str(error))
                 continue

@@ -178,7 +178,7 @@ class Service:
                 result = self._executor.collect(flight.step, flight.rows)
                 outputs.append(self._core.commit(result))
             except (FrameError, ProtocolViolation) as error:
-                for event in self._executor.give_up(f"unusable result: {error}"):
+                for event in self._executor.begin_anew(f"unusable result: {error}"):
                     self._on_executor(event)
                 break
             self._meter.add(result.timing, time.monotonic_ns())

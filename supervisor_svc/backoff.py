@@ -15,7 +15,8 @@ class Backoff:
         self.deaths = 0
 
     def pause_s(self, lived_s: float) -> float | None:
-        """It has died after `lived_s`: how long to wait before the next start; None: give up.
+        """It died after it was up for `lived_s`: how long to wait before the next start; None: give
+        up.
 
         The first start follows at once, since streams wait; after that the pause doubles.
         """

@@ -36,6 +36,8 @@ class _Care:
         self.watch = PulseWatch(self.path)
         self.due_at: float | None = None
         """When it is to be started again."""
+        self.up_at: float | None = time.monotonic()
+        """Since when it has been up; None: it has been started and is not up yet."""
         self.is_hung = False
 
 
@@ -89,7 +91,8 @@ class Upkeep:
 
     def _on_death(self, role: str, child: Child) -> None:
         care = self._care[role]
-        pause_s = care.backoff.pause_s(time.monotonic() - child.started_at)
+        now = time.monotonic()
+        pause_s = care.backoff.pause_s(now - care.up_at if care.up_at is not None else 0.0)
         died = ChildDied(child, deaths=care.backoff.deaths)
         if pause_s is None:
             raise died
@@ -109,7 +112,7 @@ class Upkeep:
     def _expect(self, role: str) -> None:
         """A new service has been started."""
         care = self._care[role]
-        care.due_at, care.is_hung = None, False
+        care.due_at, care.up_at, care.is_hung = None, None, False
         care.watch = PulseWatch(care.path)
 
     # -- progress ----------------------------------------------------------------------------------
@@ -123,6 +126,8 @@ class Upkeep:
         self._next_look = time.monotonic() + LOOK_S
         for role, care in self._care.items():
             care.watch.look()
+            if care.up_at is None and care.due_at is None and is_up(self._stack.run_dir, role):
+                care.up_at = time.monotonic()
             if care.watch.looks_without > self._hang_looks and care.due_at is None:
                 care.is_hung = True
                 self._stack.children[role].kill()

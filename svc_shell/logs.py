@@ -4,10 +4,17 @@ import logging
 import sys
 
 import structlog
+import typer
 
 
 def setup_logs(service: str, level: str = "info") -> structlog.stdlib.BoundLogger:
-    """Configures structlog for this process; returns the logger that names the service."""
+    """Configures structlog for this process; returns the logger that names the service.
+
+    Raises typer.BadParameter for an unknown level.
+    """
+    levels = logging.getLevelNamesMapping()
+    if level.upper() not in levels:
+        raise typer.BadParameter(f"the log level {level!r} is none of: debug, info, warning, error")
     interactive = sys.stderr.isatty()
     structlog.configure(
         processors=[
@@ -16,9 +23,7 @@ def setup_logs(service: str, level: str = "info") -> structlog.stdlib.BoundLogge
             structlog.processors.format_exc_info,
             structlog.dev.ConsoleRenderer() if interactive else structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[level.upper()]
-        ),
+        wrapper_class=structlog.make_filtering_bound_logger(levels[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

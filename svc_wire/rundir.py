@@ -71,11 +71,16 @@ class RunDir:
         # Whoever looks whether a lock is held takes it for an instant; that is not another owner.
         for pause_s in (0.0, 0.01, 0.05, 0.1):
             time.sleep(pause_s)
-            with contextlib.suppress(BlockingIOError):
+            try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.ftruncate(fd, 0)
                 os.write(fd, b"%d\n" % os.getpid())  # for `take_over`
-                return fd
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                os.close(fd)
+                raise RunDirError(f"cannot write the lock {path}: {error.strerror}") from error
+            return fd
         os.close(fd)
         raise RunDirError(
             f"another {role} runs in {self.path}: stop it, or choose another --run-dir"

@@ -7,8 +7,10 @@ import time
 from collections import Counter
 
 import pytest
+import zmq
 
 from executor_svc.hash_model import expected_tokens
+from svc_wire.frontend_link import Ping, Unknown, to_frontend, to_scheduler
 from tests.support.jobs import make_job, run_round, wait_idle
 from tests.support.stack import Stack
 from twostroke_client import (
@@ -173,3 +175,16 @@ def test_an_outage_has_a_bound(victim: str, error: type[TwostrokeError]) -> None
         stack.start(victim)
         stack.wait_ready()
         wait_idle(client)
+
+
+def test_nonsense_on_the_scheduler_socket_hurts_nobody() -> None:
+    with Stack(executor=HASH) as stack, Client(stack.address) as client, zmq.Context() as context:
+        with context.socket(zmq.DEALER) as stranger:
+            stranger.linger = 0
+            stranger.connect(f"ipc://{stack.run_dir}/scheduler.sock")
+            for parts in ([b""], [b"a", b"b"], [b"\xff" * 1000], [b"\x92\xa6Submit", b"", b"c"]):
+                stranger.send_multipart(parts)
+            stranger.send(to_scheduler.encode(Ping()))
+            assert stranger.poll(5000), "the scheduler does not answer any more"
+            assert to_frontend.decode(stranger.recv()) == Unknown()
+        assert client.complete([1, 2, 3], max_tokens=5, ignore_eos=True).finish.output_tokens == 5
