@@ -15,8 +15,7 @@ class Backoff:
         self.deaths = 0
 
     def pause_s(self, lived_s: float) -> float | None:
-        """It died after it was up for `lived_s`: how long to wait before the next start; None: give
-        up.
+        """It died after `lived_s` of being up: the wait before the next start; None: give up.
 
         The first start follows at once, since streams wait; after that the pause doubles.
         """
