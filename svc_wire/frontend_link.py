@@ -28,7 +28,7 @@ from svc_wire.capacity import ModelInfo
 from svc_wire.codec import Codec, Message
 from svc_wire.ids import FinishReason, RejectReason
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Key = Annotated[int, msgspec.Meta(ge=0)]
 """An unsigned 64-bit number."""
@@ -47,6 +47,16 @@ class Sampling(Message, frozen=True):
     min_p: float = 0.0
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     """Signed 64-bit. The token at a position is a pure function of logits, seed and position."""
+    repetition_penalty: float = 1.0
+    """Scores of tokens of prompt and output are divided by it if positive, else multiplied."""
+    presence_penalty: float = 0.0
+    """Taken off the scores of tokens of the output, once."""
+    frequency_penalty: float = 0.0
+    """Taken off the scores of tokens of the output, as often as they occur there."""
+
+    @property
+    def has_penalties(self) -> bool:
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
 class Attach(Message, frozen=True):

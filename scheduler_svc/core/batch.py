@@ -82,7 +82,7 @@ class Batch:
         found: list[int] = []
         if self._is_still_too_large(sequence):
             return None
-        if self.prefix_cache:
+        if self._may_hit(sequence):
             count = (known - 1) // size
             found = self.pool.find(islice(self._keys(sequence, sequence.tokens, count), count))
         cost = -(-known // size) - self.pool.count_held(found)
@@ -103,11 +103,15 @@ class Batch:
             and self.pool.available <= available
         )
 
+    def _may_hit(self, sequence: Sequence) -> bool:
+        """Whether it may start from blocks of others. Its own are for everybody."""
+        return self.prefix_cache and not sequence.request.needs_history
+
     def count_cached(self, sequence: Sequence) -> int:
         """Known tokens of a sequence whose KV is there: in the prefix cache, or its own."""
         if sequence.lane is not None:
             return int(self.table.planned[sequence.lane])
-        if not self.prefix_cache:
+        if not self._may_hit(sequence):
             return 0
         count = (len(sequence.tokens) - 1) // self.table.block_size
         keys = islice(self._keys(sequence, sequence.tokens, count), count)

@@ -74,6 +74,13 @@ class Request:
     deadline_s: float = math.inf
     """When the answer is of no use any more, on the clock of `add`."""
 
+    @property
+    def needs_history(self) -> bool:
+        """Its tokens depend on all before them by more than their KV: each of them must pass the
+        executor as an input token, from position 0. KV from elsewhere would spare some of that.
+        """
+        return self.sampling.has_penalties
+
 
 class Rejection(Exception):
     """A request was not accepted. Nothing of it is kept."""
