@@ -13,11 +13,15 @@
                       ◄──────────────────────  PolicyInForce
       Detach          ──────────────────────►  (its requests are aborted)
 
+A front end that vanishes leaves its requests as orphans: for a while the scheduler goes on with
+them, and whoever submits one of the same stream name takes it over, with the tokens since.
+
 A front end names a request by a key of its own: an unsigned 64-bit number that it never reuses.
-Every submitted key ends exactly once: with a Rejected, or with a Finished. An Abort of a key that
-has ended is ignored. A scheduler that does not know a front end (it was restarted) answers anything
-but Attach with Unknown; the front end attaches again and submits its live requests once more, with
-the output that they have: it keeps them, so that a scheduler may vanish at any moment.
+Every submitted key ends exactly once: with a Rejected, or with a Finished (when another front end
+takes the request over, with one that says ABORT). An Abort of a key that has ended is ignored. A
+scheduler that does not know a front end (it was restarted) answers anything but Attach with
+Unknown; the front end attaches again and submits its live requests once more, with the output that
+they have: it keeps them, so that a scheduler may vanish at any moment.
 """
 
 from typing import Annotated
@@ -32,6 +36,9 @@ PROTOCOL_VERSION = 2
 
 Key = Annotated[int, msgspec.Meta(ge=0)]
 """An unsigned 64-bit number."""
+
+STREAM_BYTES = 16
+"""Length of a stream's name: nobody guesses that of another."""
 
 _INT32_BYTES, _UINT64_BYTES = 4, 8
 
@@ -86,8 +93,13 @@ class Submit(Message, frozen=True):
     """CLOCK_MONOTONIC when the answer is of no use any more; 0: never."""
     was_accepted: bool = False
     """A scheduler that is gone had accepted it: this one must not turn it away for lack of room."""
+    stream: bytes = b""
+    """Names the answer whatever front end has it: STREAM_BYTES, drawn at random. If a request of
+    this name is alive and has begun with this prompt and output, it gets this key, and goes on."""
 
     def __post_init__(self) -> None:
+        if len(self.stream) not in (0, STREAM_BYTES):
+            raise ValueError(f"a stream's name of {len(self.stream)} bytes")
         for ids in (self.prompt, self.output):
             if len(ids) % _INT32_BYTES:
                 raise ValueError(f"token ids of {len(ids)} bytes, not whole int32s")

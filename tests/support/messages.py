@@ -7,6 +7,7 @@ from svc_wire.capacity import ModelInfo
 from svc_wire.codec import Codec, Message
 from svc_wire.executor_link import Beat, Hello, PlanReady, Refused, StepDone, StepFailed, Welcome
 from svc_wire.frontend_link import (
+    STREAM_BYTES,
     Abort,
     AskPolicy,
     Attach,
@@ -62,6 +63,7 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
             Detach(),
             AskPolicy(3, "fair", {"weight.a": "2"}),
             Submit(8, b"\1\0\0\0", 4, expected_tokens=2, deadline_ns=10**18),
+            Submit(9, b"\1\0\0\0", 4, stream=bytes(range(STREAM_BYTES))),
         ],
     ),
     "frontend_link.to_frontend": (

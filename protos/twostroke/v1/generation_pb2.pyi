@@ -9,7 +9,8 @@ stream; cancelling the call or passing its deadline ends the request and frees w
 
 ErrorInfo reasons: INVALID_FIELD (with google.rpc.BadRequest that names the field), TOO_LONG,
 QUEUE_FULL (with google.rpc.RetryInfo), NOT_READY (with RetryInfo), DRAINING (with RetryInfo),
-SLOW_READER, REFUSED_BY_POLICY (with RetryInfo), EXECUTOR_LOST, SCHEDULER_LOST, EXECUTION_FAILED.
+SLOW_READER, REFUSED_BY_POLICY (with RetryInfo), EXECUTOR_LOST, SCHEDULER_LOST, EXECUTION_FAILED,
+CANNOT_RESUME.
 """
 
 import builtins
@@ -68,6 +69,7 @@ class GenerateRequest(google.protobuf.message.Message):
     OUTPUT_FIELD_NUMBER: builtins.int
     PRIORITY_FIELD_NUMBER: builtins.int
     TENANT_FIELD_NUMBER: builtins.int
+    RESUME_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """A name of the caller's for logs, at most 128 characters. Need not be unique. Absent: taken from
     the metadata x-request-id, else made up. Told in the first message and in the initial metadata
@@ -103,6 +105,10 @@ class GenerateRequest(google.protobuf.message.Message):
     def output(self) -> global___OutputOptions:
         """What to send."""
 
+    @property
+    def resume(self) -> global___Resume:
+        """Goes on with an answer whose stream broke. All other fields must be as they were."""
+
     def __init__(
         self,
         *,
@@ -116,9 +122,10 @@ class GenerateRequest(google.protobuf.message.Message):
         output: global___OutputOptions | None = ...,
         priority: builtins.int | None = ...,
         tenant: builtins.str | None = ...,
+        resume: global___Resume | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "_tenant", b"_tenant", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "_tenant", b"_tenant", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "_resume", b"_resume", "_tenant", b"_tenant", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_priority", b"_priority", "_request_id", b"_request_id", "_resume", b"_resume", "_tenant", b"_tenant", "chat", b"chat", "model", b"model", "output", b"output", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_model", b"_model"]) -> typing.Literal["model"] | None: ...
     @typing.overload
@@ -126,11 +133,44 @@ class GenerateRequest(google.protobuf.message.Message):
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_request_id", b"_request_id"]) -> typing.Literal["request_id"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_resume", b"_resume"]) -> typing.Literal["resume"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_tenant", b"_tenant"]) -> typing.Literal["tenant"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["prompt", b"prompt"]) -> typing.Literal["text", "chat", "token_ids"] | None: ...
 
 global___GenerateRequest = GenerateRequest
+
+@typing.final
+class Resume(google.protobuf.message.Message):
+    """What a client has of an answer whose stream broke. Sent to any front end with the request of
+    before, it gets the rest: no token twice, none left out, the text from where it stopped. A server
+    that still works on the request hands it over; any other goes on from these tokens, for which it
+    need not remember anything. Only answers with token ids can be resumed. FAILED_PRECONDITION with
+    CANNOT_RESUME: another model is served now than the one that began the answer.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: builtins.int
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    token: builtins.str
+    """The initial metadata x-resume-token of the stream that broke. It is the key to a running
+    answer, so keep it as private as the answer.
+    """
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """All token ids that came so far, in order. The rest begins with the index after them."""
+
+    def __init__(
+        self,
+        *,
+        token: builtins.str = ...,
+        token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["token", b"token", "token_ids", b"token_ids"]) -> None: ...
+
+global___Resume = Resume
 
 @typing.final
 class ChatPrompt(google.protobuf.message.Message):
@@ -362,7 +402,7 @@ class GenerateResponse(google.protobuf.message.Message):
     """New text; ends on a character border, never inside one. May lag behind the tokens."""
     @property
     def prompt(self) -> global___PromptInfo:
-        """In the first message only."""
+        """In the first message of a stream only."""
 
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -484,7 +524,9 @@ global___Usage = Usage
 
 @typing.final
 class Timings(google.protobuf.message.Message):
-    """Durations in milliseconds, as the server saw them."""
+    """Durations in milliseconds, as the server saw them. For an answer that was resumed: of the last
+    stream.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -51,6 +51,7 @@ class GenerationServiceServicer(object):
         RESOURCE_EXHAUSTED (the queue is full, or this stream was read too slowly), UNAVAILABLE (not
         ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. Nothing
         is sent before the first token, not even headers, so that any failure until then can be retried.
+        Afterwards, a stream that ends with UNAVAILABLE is gone on with by `resume`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

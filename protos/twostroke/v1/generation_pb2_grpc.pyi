@@ -9,7 +9,8 @@ stream; cancelling the call or passing its deadline ends the request and frees w
 
 ErrorInfo reasons: INVALID_FIELD (with google.rpc.BadRequest that names the field), TOO_LONG,
 QUEUE_FULL (with google.rpc.RetryInfo), NOT_READY (with RetryInfo), DRAINING (with RetryInfo),
-SLOW_READER, REFUSED_BY_POLICY (with RetryInfo), EXECUTOR_LOST, SCHEDULER_LOST, EXECUTION_FAILED.
+SLOW_READER, REFUSED_BY_POLICY (with RetryInfo), EXECUTOR_LOST, SCHEDULER_LOST, EXECUTION_FAILED,
+CANNOT_RESUME.
 """
 
 import abc
@@ -38,6 +39,7 @@ class GenerationServiceStub:
     RESOURCE_EXHAUSTED (the queue is full, or this stream was read too slowly), UNAVAILABLE (not
     ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. Nothing
     is sent before the first token, not even headers, so that any failure until then can be retried.
+    Afterwards, a stream that ends with UNAVAILABLE is gone on with by `resume`.
     """
 
 class GenerationServiceAsyncStub:
@@ -51,6 +53,7 @@ class GenerationServiceAsyncStub:
     RESOURCE_EXHAUSTED (the queue is full, or this stream was read too slowly), UNAVAILABLE (not
     ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. Nothing
     is sent before the first token, not even headers, so that any failure until then can be retried.
+    Afterwards, a stream that ends with UNAVAILABLE is gone on with by `resume`.
     """
 
 class GenerationServiceServicer(metaclass=abc.ABCMeta):
@@ -66,6 +69,7 @@ class GenerationServiceServicer(metaclass=abc.ABCMeta):
         RESOURCE_EXHAUSTED (the queue is full, or this stream was read too slowly), UNAVAILABLE (not
         ready, draining, or a process was lost; retry), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. Nothing
         is sent before the first token, not even headers, so that any failure until then can be retried.
+        Afterwards, a stream that ends with UNAVAILABLE is gone on with by `resume`.
         """
 
 def add_GenerationServiceServicer_to_server(servicer: GenerationServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
