@@ -134,6 +134,9 @@ class StepOutput:
     endings: tuple[Ending, ...]
 
 
+NOTHING = StepOutput(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), ())
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """Counters and levels of this moment."""

@@ -142,7 +142,7 @@ BUGS = [
     ),
     Bug(
         "a row that failed goes on",
-        "scheduler.py",
+        "settling.py",
         "failed = flight.lanes[current & (status == _ERROR)]",
         "failed = flight.lanes[current & (status > _ERROR)]",
     ),
@@ -184,27 +184,27 @@ BUGS = [
     ),
     Bug(
         "an ending by length comes one token late",
-        "scheduler.py",
+        "settling.py",
         "table.known.take(lanes) >= table.length_limit.take(lanes)",
         "table.known.take(lanes) > table.length_limit.take(lanes)",
     ),
     Bug(
         "stop ids are overlooked",
-        "scheduler.py",
+        "settling.py",
         "ended = stopped | (",
         "ended = (stopped & False) | (",
     ),
     Bug(
         "a result of an earlier epoch is taken",
-        "scheduler.py",
-        "if batch is None or result.epoch != batch.epoch:",
-        "if batch is None:",
+        "settling.py",
+        "if result.epoch != batch.epoch or result.step < next_step:",
+        "if result.step < next_step:",
     ),
     Bug(
         "a result that comes twice is taken twice",
-        "scheduler.py",
-        "        if result.step < next_step:\n            return _NOTHING\n",
-        "",
+        "settling.py",
+        "if result.epoch != batch.epoch or result.step < next_step:",
+        "if result.epoch != batch.epoch:",
     ),
     Bug(
         "one step too many is in flight, so that frames are overwritten",
@@ -214,19 +214,19 @@ BUGS = [
     ),
     Bug(
         "the budget is not spent",
-        "scheduler.py",
-        "budget = batch.step_tokens_max - rows",
-        "budget = (batch.step_tokens_max - rows) // 2",
+        "planner.py",
+        "budget = self._batch.step_tokens_max - rows",
+        "budget = (self._batch.step_tokens_max - rows) // 2",
     ),
     Bug(
         "the budget is overdrawn by those who join",
-        "scheduler.py",
+        "planner.py",
         "            budget -= length\n",
         "",
     ),
     Bug(
         "a pre-empted sequence goes to the back",
-        "scheduler.py",
+        "roster.py",
         "        sequence.preemptions += 1\n",
         "        sequence.preemptions += 1\n"
         "        sequence.key = (*sequence.key[:-1], sequence.key[-1] + 100)\n",
@@ -239,17 +239,17 @@ BUGS = [
     ),
     Bug(
         "more urgent requests wait for their turn",
-        "scheduler.py",
-        "            self._yield_to_head(batch)\n",
+        "planner.py",
+        "            self._yield_to_head()\n",
         "            pass\n",
         story="priority",
     ),
     Bug(
         "somebody small passes the first who waits",
-        "scheduler.py",
+        "planner.py",
         "            if hit is None:\n                break\n",
         "            if hit is None:\n"
-        "                head = (list(self._waiting) or [head])[-1]\n"
+        "                head = (list(roster.order.waiting) or [head])[-1]\n"
         "                hit = batch.hit(head)\n"
         "            if hit is None:\n"
         "                break\n",
@@ -257,8 +257,8 @@ BUGS = [
     Bug(
         "a loss of the executor loses a request",
         "scheduler.py",
-        "for sequence in list(batch.running):\n            self._put_back",
-        "for sequence in list(batch.running)[:-1]:\n            self._put_back",
+        "for sequence in list(batch.running):\n            roster.put_back",
+        "for sequence in list(batch.running)[:-1]:\n            roster.put_back",
     ),
     Bug(
         "an innocent is blamed for the loss of the executor",
@@ -268,8 +268,8 @@ BUGS = [
     ),
     Bug(
         "who was pre-empted meanwhile is no suspect",
-        "scheduler.py",
-        "for sequence in waiting:\n            if sequence in self._suspects:",
+        "roster.py",
+        "for sequence in waiting:\n            if sequence in self.suspects:",
         "for sequence in waiting:\n            if False:",
     ),
     Bug(
@@ -281,19 +281,19 @@ BUGS = [
     Bug(
         "a policy that answers nonsense stays in force",
         "scheduler.py",
-        "if self._order.take_fault():",
-        "if self._order.take_fault() and False:",
+        "if self._roster.order.take_fault():",
+        "if self._roster.order.take_fault() and False:",
     ),
     Bug(
         "another policy finds the batch in the order of the last",
-        "scheduler.py",
-        "            self._batch.sort()\n",
+        "roster.py",
+        "            self.batch.sort()\n",
         "            pass\n",
     ),
     Bug(
         "whoever was suspected stays suspected",
-        "scheduler.py",
-        "self._suspects.clear(table.occupant(lane) for lane in lanes.tolist())",
+        "settling.py",
+        "roster.suspects.clear(table.occupant(lane) for lane in lanes.tolist())",
         "pass",
         story="bad_request",
     ),

@@ -149,7 +149,7 @@ class Stage:
         return shown
 
     def _row(self, plan: BatchPlan, row: int) -> str:
-        batch = self._core._batch
+        batch = self._core._roster.batch
         assert batch is not None
         lane, flags = int(plan.row_lane[row]), int(plan.row_flags[row])
         blocks = plan.block_ids[plan.block_indptr[row] : plan.block_indptr[row + 1]]

@@ -29,13 +29,13 @@ class Before:
 
 def look(core: Scheduler, *, in_order: bool) -> Before:
     """`in_order`: nothing has happened after which other rules go before the policy's."""
-    batch, first = core._batch, None
+    batch, first = core._roster.batch, None
     if batch and batch.running and in_order and _is_ranked(core):
-        first, head = min(batch.running, key=partial(_rank, core)), core._waiting.head
+        first, head = min(batch.running, key=partial(_rank, core)), core._roster.order.waiting.head
         if head and _rank(core, head) < _rank(core, first):
             first = None
-    idle = batch is not None and not batch.in_flight and bool(core._sequences)
-    return Before(first, core._preemptions, bool(core._order._guard.fault), idle)
+    idle = batch is not None and not batch.in_flight and bool(core._roster.sequences)
+    return Before(first, core._roster.preemptions, bool(core._roster.order._guard.fault), idle)
 
 
 def check_nothing(before: Before) -> None:
@@ -48,18 +48,19 @@ def check_plan(
     core: Scheduler, before: Before, planned: PlannedStep, frame: PlanFrame, *, in_order: bool
 ) -> None:
     """`plan` has filled `frame`. `in_order` as in `look`."""
-    batch, tokens = core._batch, int(frame.query_indptr[planned.rows])
+    roster, tokens = core._roster, int(frame.query_indptr[planned.rows])
+    batch, order = roster.batch, roster.order
     assert batch is not None
     _check_first(before)
     assert not before.is_faulty or core.policy.name == "fcfs", "a faulty policy stays in force"
     assert tokens <= batch.step_tokens_max, "over the budget"
     _check_rows(batch, frame.row_lane[: planned.rows].tolist())
-    cuts = core.config.itl_target_ms or core.policy.name == "crazy" or core._order.faults
-    if tokens < batch.step_tokens_max and core._preemptions == before.preemptions and not cuts:
+    cuts = core.config.itl_target_ms or core.policy.name == "crazy" or order.faults
+    if tokens < batch.step_tokens_max and roster.preemptions == before.preemptions and not cuts:
         _check_nobody_could_use_more(core, batch)
-    if in_order and core.policy.name == "fcfs" and core._waiting.head:
+    if in_order and core.policy.name == "fcfs" and order.waiting.head:
         last = max(sequence.seq_id for sequence in batch.running)
-        first = min(sequence.seq_id for sequence in core._waiting)
+        first = min(sequence.seq_id for sequence in order.waiting)
         assert last < first, "somebody was overtaken"
 
 
@@ -98,7 +99,7 @@ def _check_nobody_could_use_more(core: Scheduler, batch: Batch) -> None:
         strict=True,
     ):
         assert planned >= min(known, limit - 1), "budget left beside a prompt"
-    head = core._waiting.head
-    if head and not core._suspects and batch.has_place:
+    head = core._roster.order.waiting.head
+    if head and not core._roster.suspects and batch.has_place:
         cost = -(-len(head.tokens) // table.block_size) + len(batch.running)
         assert cost > batch.pool.available, "budget, place and memory left beside a waiting one"

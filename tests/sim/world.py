@@ -145,7 +145,7 @@ class World:
 
     def _is_in_order(self) -> bool:
         """Nothing has happened after which other rules go before the policy's."""
-        order = self.core._order
+        order = self.core._roster.order
         return not (self.losses or self.swaps or order.reliefs or order.faults)
 
     def _publish(self, planned: PlannedStep, frame: PlanFrame) -> None:
@@ -162,7 +162,7 @@ class World:
         )
 
     def _is_poisoned(self, lanes: Int32s) -> bool:
-        batch = self.core._batch
+        batch = self.core._roster.batch
         assert batch is not None
         seq_ids = batch.table.seq_id[lanes].tolist()
         return any(self.ledger.entries[seq_id] is self.poison for seq_id in seq_ids)

@@ -15,7 +15,7 @@ CAPACITY = Capacity(
 
 def read_tokens(drive: CoreDrive, seq_id: SeqId) -> int:
     """How much of its prompt is planned; 0: it waits."""
-    batch = drive.core._batch
+    batch = drive.core._roster.batch
     assert batch is not None
     lanes = [s.lane for s in batch.running if s.seq_id == seq_id]
     return int(batch.table.planned[lanes[0]]) if lanes else 0

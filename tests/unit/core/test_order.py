@@ -155,7 +155,7 @@ def test_a_policy_may_pick_the_victim() -> None:
     core = scheduler(Pliable(victim=lambda running: 0))
     first, _ = _fill_memory(core)
     assert core.stats().preemptions == 1
-    assert core._sequences[first].preemptions == 1
+    assert core._roster.sequences[first].preemptions == 1
     assert core.policy.name == "pliable"
 
 
@@ -183,13 +183,13 @@ def test_whoever_was_cleared_and_preempted_is_no_suspect_again_while_others_are(
     run_until(core, lambda: core.stats().preemptions > 0)
     core.executor_lost()
     core.check()
-    assert core._sequences[cleared] not in core._suspects
-    assert core._sequences[suspect] in core._suspects
+    assert core._roster.sequences[cleared] not in core._roster.suspects
+    assert core._roster.sequences[suspect] in core._roster.suspects
 
 
 def run_until(core: Scheduler, is_so: Callable[[], bool]) -> None:
     """Plans, and commits results with token 5 where one is sampled, until `is_so`."""
-    batch = core._batch
+    batch = core._roster.batch
     assert batch
     while not is_so():
         if plan(core) is None:
@@ -230,8 +230,8 @@ def test_another_policy_orders_everybody_anew() -> None:
     assert run_one(core) == (high,)
     core.set_policy(Fcfs())
     run_one(core)
-    assert core._waiting.head is not None
-    assert core._waiting.head.seq_id == low
+    assert core._roster.order.waiting.head is not None
+    assert core._roster.order.waiting.head.seq_id == low
     assert core.policy_fault == ""
 
 

@@ -56,6 +56,6 @@ def test_prompts_are_cut_so_that_decoding_keeps_its_time() -> None:
     planned = plan(core)
     assert planned
     core.commit(result(2, (RowStatus.OK, 5), (RowStatus.OK, NO_TOKEN)))
-    batch = core._batch
+    batch = core._roster.batch
     assert batch
     assert batch.table.planned[batch.lanes].tolist() == [2, PIECE_MIN]

@@ -59,7 +59,7 @@ def test_who_does_not_fit_is_not_looked_for_again_until_somebody_leaves(
     drive = CoreDrive(BY_NAME[policy](), CAPACITY)
     drive.add(30, 60)
     drive.run_steps(4)
-    batch = drive.core._batch
+    batch = drive.core._roster.batch
     assert batch is not None
     pool, looks = batch.pool, list[None]()
     find = pool.find
@@ -71,8 +71,10 @@ def test_who_does_not_fit_is_not_looked_for_again_until_somebody_leaves(
     monkeypatch.setattr(pool, "find", counting_find)
     kept = pool.take(pool.available - 3)  # so much that the next one has no room
     drive.add(100, 5)
+    planner = drive.core._planner
+    assert planner is not None
     for _ in range(10):
-        assert drive.core._admit(batch, 10, []) == 10
+        assert planner._admit(10, []) == 10
     assert len(looks) == 1
     pool.release(kept)
     drive.run()

@@ -51,7 +51,7 @@ def preempted(drive: CoreDrive) -> SeqId:
         drive.add(8, 30, tenant="ab"[number % 2])
     while not drive.core.stats().preemptions:
         drive.step()
-    (seq_id,) = [s.seq_id for s in drive.core._waiting if s.preemptions][:1]
+    (seq_id,) = [s.seq_id for s in drive.core._roster.order.waiting if s.preemptions][:1]
     return seq_id
 
 

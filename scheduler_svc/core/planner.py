@@ -1,0 +1,169 @@
+"""Plans the steps of one epoch: who moves, by how many tokens, who joins and who yields.
+
+There is no prefill phase and no decode phase. A sequence has `known + pending` tokens and `planned`
+positions; each step moves `planned` towards the length, within one budget of tokens. Where it gets
+there, a token is sampled, which makes the length grow.
+
+A step is planned in this order:
+    1. yield    the first waiting sequence displaces the last running ones that it outranks
+    2. grow     running sequences get the blocks that their next token needs; for lack of memory the
+                last of them is pre-empted (it waits again and is recomputed from its known tokens)
+    3. share    every running sequence gets a row with one token; what is left of the budget goes,
+                in the policy's order, to those who still read their prompts and to those who wait:
+                they are admitted while there is memory
+
+Everything is decided from what is known when the step is planned. That a sequence will end by
+length is known; that it will sample a stop id is not: such rows are late, the executor masks them,
+and `settling` drops them because their lane has changed hands.
+"""
+
+import numpy as np
+
+from scheduler_svc.core.batch import Batch, InFlight
+from scheduler_svc.core.frame_writer import write_plan
+from scheduler_svc.core.pace import Pace
+from scheduler_svc.core.roster import Roster
+from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.types import Indices, Int32s, PlannedStep
+from svc_wire.frames import PlanFrame
+from svc_wire.ids import RowFlag
+
+# A plain number: numpy compares with a member of an enum at a multiple of the cost.
+_SAMPLES = np.int32(RowFlag.SAMPLES)
+
+
+class Planner:
+    """Moves sequences between the queue and `batch`, and writes what the executor is to do."""
+
+    def __init__(self, roster: Roster, batch: Batch, pace: Pace, itl_target_ms: float) -> None:
+        self._roster = roster
+        self._batch = batch
+        self._pace = pace
+        self._itl_target_s = itl_target_ms / 1e3
+
+    def plan(self, frame: PlanFrame) -> PlannedStep | None:
+        """Fills and seals `frame`; None if there is nothing to do."""
+        batch = self._batch
+        if not self._roster.suspects:
+            self._yield_to_head()
+        needed, preempted = self._grow()
+        busy = needed > 0
+        lanes, needed = batch.lanes[busy], needed[busy]
+        # Whoever was pre-empted just now must not come back in the same breath.
+        lengths, admitted = self._share_budget(lanes, needed, may_admit=not preempted)
+        if admitted:
+            lanes = np.concatenate([lanes, np.array([s.lane for s, _ in admitted], np.intp)])
+            lengths = np.concatenate([lengths, np.array([n for _, n in admitted], np.int32)])
+        if not len(lanes):
+            return None
+        _write(batch, frame, lanes, lengths)
+        first_rows = tuple(s.seq_id for s, _ in admitted if s.admissions == 1)
+        return PlannedStep(batch.epoch, batch.step, len(lanes), first_rows)
+
+    def _yield_to_head(self) -> None:
+        batch, order = self._batch, self._roster.order
+        while (
+            (head := order.displacer())
+            and batch.running
+            and head.key < batch.running[-1].key
+            and not (batch.has_place and batch.hit(head) is not None)
+        ):
+            self._roster.preempt(batch, batch.running[-1])
+
+    def _grow(self) -> tuple[Int32s, bool]:
+        """Extends the block tables that are full.
+
+        Returns what `Batch.needed` says after that, and whether it took a pre-emption.
+        """
+        batch, table, pool = self._batch, self._batch.table, self._batch.pool
+        preempted = False
+        while True:
+            lanes, needed = batch.lanes, batch.needed()
+            full = table.planned.take(lanes) >= table.capacity_of(lanes)
+            growing = lanes[full & (needed > 0)]
+            if len(growing) <= pool.available:
+                break
+            self._roster.preempt(batch, self._roster.order.victim(batch.running))
+            preempted = True
+        if len(growing):
+            table.table[growing, table.blocks[growing]] = pool.take(len(growing))
+            table.blocks[growing] += 1
+        return needed, preempted
+
+    def _share_budget(
+        self, lanes: Indices, needed: Int32s, *, may_admit: bool
+    ) -> tuple[Int32s, list[tuple[Sequence, int]]]:
+        """Shares the step's tokens: lengths for the rows of `lanes`, and who is admitted.
+
+        Everybody who runs has one token. The rest goes, in the policy's order, to those who read
+        their prompts and those who wait.
+        """
+        order, table = self._roster.order, self._batch.table
+        lengths = np.ones_like(needed)
+        rows = np.flatnonzero(needed > 1).tolist()
+        budget = self._pieces_budget(len(lanes), decoding=len(lanes) - len(rows))
+        admitted: list[tuple[Sequence, int]] = []
+        readers = {table.occupant(int(lanes[row])): row for row in rows}
+        for reader in order.sorted(readers):
+            if may_admit:
+                budget = self._admit(budget, admitted, before=reader)
+            row = readers[reader]
+            lengths[row] = order.piece(reader, int(needed[row]), budget + 1)
+            budget -= int(lengths[row]) - 1
+        if may_admit:
+            self._admit(budget, admitted)
+        return lengths, admitted
+
+    def _pieces_budget(self, rows: int, decoding: int) -> int:
+        """Tokens of prompts that a step of so many rows may read."""
+        budget = self._batch.step_tokens_max - rows
+        if self._itl_target_s and decoding:
+            budget = min(budget, self._pace.piece_tokens(self._itl_target_s))
+        return budget
+
+    def _admit(
+        self, budget: int, admitted: list[tuple[Sequence, int]], before: Sequence | None = None
+    ) -> int:
+        """Moves waiting sequences into the batch, only such as go before `before`.
+
+        Adds each to `admitted` with the length of its row; returns what is left of the budget.
+        """
+        batch, roster = self._batch, self._roster
+        while budget > 0 and batch.has_place and (head := roster.next_waiting(batch)):
+            if before and not roster.order.precedes(head, before):
+                break
+            hit = batch.hit(head)
+            if hit is None:
+                break
+            cached = roster.admit(batch, head, hit)
+            length = roster.order.piece(head, len(head.tokens) - cached, budget)
+            budget -= length
+            admitted.append((head, length))
+        return budget
+
+
+def _write(batch: Batch, frame: PlanFrame, lanes: Indices, lengths: Int32s) -> None:
+    """Writes the frame, rows of one token first, and accounts for the step."""
+    longer = lengths != 1
+    if np.count_nonzero(longer):
+        order = np.argsort(longer, kind="stable")
+        lanes, lengths = lanes[order], lengths[order]
+    table = batch.table
+    stop = table.planned.take(lanes) + lengths
+    batch.step += 1
+    flags = write_plan(frame, table, lanes, stop, epoch=batch.epoch, step=batch.step)
+    samples = (flags & _SAMPLES) != 0
+    table.planned[lanes] = stop
+    table.pending[lanes] += samples
+    batch.in_flight.append(
+        InFlight(
+            step=batch.step,
+            lanes=lanes,
+            seq_ids=table.seq_id.take(lanes),
+            tenancy=table.tenancy.take(lanes),
+            samples=samples,
+            stop=stop,
+            tokens=int(frame.query_indptr[len(lanes)]),
+        )
+    )
+    batch.register(lanes)

@@ -1,0 +1,70 @@
+"""The steps between the core and the executor: published, in flight, settled."""
+
+import time
+from collections import deque
+
+from scheduler_svc.core import PlannedStep, ProtocolViolation, Scheduler, StepOutput
+from scheduler_svc.executor_link import Event, ExecutorLink
+from scheduler_svc.meter import BusyMeter
+from scheduler_svc.requests import Requests
+from svc_wire.errors import FrameError
+
+
+class Steps:
+    """Used by one thread."""
+
+    def __init__(
+        self, core: Scheduler, executor: ExecutorLink, requests: Requests, meter: BusyMeter
+    ) -> None:
+        self._core = core
+        self._executor = executor
+        self._requests = requests
+        self._meter = meter
+        self._in_flight: deque[PlannedStep] = deque()
+        self.progress_at = 0.0
+        """When the oldest step in flight became the oldest."""
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest step in flight; 0: none is."""
+        return self._in_flight[0].step if self._in_flight else 0
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest step in flight; 0: none is."""
+        return self._in_flight[-1].step if self._in_flight else 0
+
+    def plan(self) -> None:
+        """Publishes as many steps as the depth allows."""
+        while self._executor.epoch is not None:
+            step = self._core.next_step
+            planned = self._core.plan(self._executor.frame(step))
+            if planned is None:
+                return
+            self._executor.publish(planned.step)
+            if not self._in_flight:
+                self.progress_at = time.monotonic()
+            self._in_flight.append(planned)
+            self._requests.begin(planned.first_rows)
+
+    def settle(self) -> tuple[list[StepOutput], list[Event]]:
+        """Commits what is complete; plans anew after each commit.
+
+        Also returns what it means for the executor if a result cannot be used.
+        """
+        outputs: list[StepOutput] = []
+        while self._in_flight and self._executor.is_complete(self.oldest):
+            flight = self._in_flight.popleft()
+            try:
+                result = self._executor.collect(flight.step, flight.rows)
+                outputs.append(self._core.commit(result))
+            except (FrameError, ProtocolViolation) as error:
+                return outputs, self._executor.begin_anew(f"unusable result: {error}")
+            self._meter.add(result.timing, time.monotonic_ns())
+            self._executor.heard_at = self.progress_at = time.monotonic()
+            self.plan()
+        return outputs, []
+
+    def forget(self) -> None:
+        """The epoch is over: their results will not come."""
+        self._in_flight.clear()
