@@ -137,6 +137,8 @@ class RecordedRunner:
             tokens=plan.tokens,
             blocks=len(plan.block_ids),
             samples=plan.samples,
+            copies_out=len(plan.copies_out),
+            copies_in=len(plan.copies_in),
         )
         return frame.raw[: len(plan.raw)].tobytes()
 

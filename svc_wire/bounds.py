@@ -20,7 +20,7 @@ from svc_wire.layout import field_offset
 from svc_wire.record import Bytes
 
 if TYPE_CHECKING:
-    from svc_wire.frames import BatchPlan
+    from svc_wire.frames import BatchPlan, Int32s
 
 TEMPERATURE_MAX = 1e4
 
@@ -37,6 +37,7 @@ class PlanBounds:
         self._block_size = np.int32(capacity.block_size)
         self._round_up = np.int32(capacity.block_size - 1)
         self._blocks_end = np.uint32(capacity.num_blocks)
+        self._copies_end = np.array([capacity.num_blocks, capacity.host_blocks], np.uint32)
         self._stops_last = np.uint32(capacity.vocab_size)
         self._offsets = np.arange(capacity.tokens_max, dtype=np.int32)
         self._row_ints = _Matrix(
@@ -60,6 +61,16 @@ class PlanBounds:
         self._check_rows(plan)
         blocks = plan.block_ids.view(np.uint32)
         _require(not np.count_nonzero(blocks >= self._blocks_end), "block_ids")
+        # Where a copy goes to nothing else goes: which one came last would be left to the device.
+        if len(plan.copies_out):
+            self._check_copies(plan.copies_out, 1, "copies_out")
+        if len(plan.copies_in):
+            self._check_copies(plan.copies_in, 0, "copies_in")
+
+    def _check_copies(self, pairs: "Int32s", target: int, name: str) -> None:
+        """All blocks in `pairs` [C, 2] exist, and none in the column `target` comes twice."""
+        _require(not np.count_nonzero(pairs.view(np.uint32) >= self._copies_end), name)
+        _require(len(np.unique(pairs[:, target])) == len(pairs), name)
 
     def _check_intervals(self, plan: "BatchPlan") -> None:
         """Rows, their tokens and their tables fit together. Starts and stops are in bounds."""

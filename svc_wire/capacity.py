@@ -2,6 +2,8 @@
 
 import msgspec
 
+_MAY_BE_ZERO = ("host_blocks", "block_copy_ns")
+
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sizes that fix the frame layout and bound the scheduler.
@@ -22,6 +24,10 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     model_len_max: int
     """Most tokens of one sequence, prompt and output together."""
     vocab_size: int
+    host_blocks: int = 0
+    """Blocks of host memory that KV can be copied out to: ids in [0:host_blocks). 0: none."""
+    block_copy_ns: int = 0
+    """How long it takes to copy one block, out or in; measured when the model was loaded."""
 
     @property
     def blocks_per_row_max(self) -> int:
@@ -33,14 +39,22 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.rows_max * self.blocks_per_row_max
 
     @property
+    def copies_max(self) -> int:
+        """Most block copies of one frame, out and in: no host block comes twice in either."""
+        return 2 * self.host_blocks
+
+    @property
     def sequence_len_max(self) -> int:
         """Most tokens of one sequence that the model and the whole KV pool allow."""
         return min(self.model_len_max, self.num_blocks * self.block_size)
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if getattr(self, name) < 1:
-                raise ValueError(f"capacity: {name} must be at least 1, is {getattr(self, name)}")
+            least = 0 if name in _MAY_BE_ZERO else 1
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"capacity: {name} must be at least {least}, is {getattr(self, name)}"
+                )
         if self.rows_max > self.lanes:
             raise ValueError("capacity: rows_max must not exceed lanes")
         if self.rows_max > self.tokens_max:
@@ -51,6 +65,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("model_len_max + block_size", self.model_len_max + self.block_size, 31),
             ("vocab_size", self.vocab_size, 31),
             ("rows_max * blocks_per_row_max", self.table_max, 28),
+            ("host_blocks", self.host_blocks, 24),
             ("tokens_max", self.tokens_max, 24),
             ("lanes", self.lanes, 20),
         ):

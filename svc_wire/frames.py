@@ -62,6 +62,8 @@ class BatchPlan:
     positions: Int32s  # [T]
     kv_slots: Int32s  # [T]
     block_ids: Int32s  # [B]
+    copies_out: Int32s  # [C, 2] device block, host block: before anything else of the step
+    copies_in: Int32s  # [D, 2] device block, host block: after those, before the rest
     raw: Bytes
     """The used bytes of the whole record, header first: what a device copies in one piece."""
 
@@ -140,15 +142,26 @@ class PlanFrame(Record):
         self.block_ids: Int32s = view["block_ids"]
 
     def seal(
-        self, *, epoch: int, step: int, rows: int, tokens: int, blocks: int, samples: int
+        self,
+        *,
+        epoch: int,
+        step: int,
+        rows: int,
+        tokens: int,
+        blocks: int,
+        samples: int,
+        copies_out: int = 0,
+        copies_in: int = 0,
     ) -> None:
         """Completes the frame: header and checksum. The arrays must be filled before."""
         assert samples <= rows <= self.capacity.rows_max
         assert rows <= tokens <= self.capacity.tokens_max
         assert rows <= blocks <= self.capacity.table_max
+        assert max(copies_out, copies_in) <= self.capacity.host_blocks
         self._seal(
-            self._used_bytes(blocks),
+            self._used_bytes(blocks, copies_out + copies_in),
             epoch=epoch, step=step, rows=rows, tokens=tokens, blocks=blocks, samples=samples,
+            copies_out=copies_out, copies_in=copies_in,
         )  # fmt: skip
 
     def read(self, *, epoch: int, step: int) -> BatchPlan:
@@ -159,6 +172,8 @@ class PlanFrame(Record):
         header = self._open(epoch, step)
         rows, tokens, blocks = header.rows, header.tokens, header.blocks
         self._check_counts(header)
+        copies = header.copies_out + header.copies_in
+        pairs = self.block_ids[blocks : blocks + 2 * copies].reshape(copies, 2)
         plan = BatchPlan(
             epoch=epoch,
             step=step,
@@ -180,13 +195,22 @@ class PlanFrame(Record):
             positions=self.positions[:tokens],
             kv_slots=self.kv_slots[:tokens],
             block_ids=self.block_ids[:blocks],
+            copies_out=pairs[: header.copies_out],
+            copies_in=pairs[header.copies_out :],
             raw=self.raw[: header.used_bytes],
         )
         self._bounds.check(plan)
         return plan
 
-    def _used_bytes(self, blocks: int) -> int:
-        return -(-(self._tables_offset + 4 * blocks) // WORD_BYTES) * WORD_BYTES
+    def write_copies(self, blocks: int, copies_out: Int32s, copies_in: Int32s) -> None:
+        """Puts the copies, [C, 2] and [D, 2], behind the `blocks` entries of the block tables."""
+        for pairs in (copies_out, copies_in):
+            self.block_ids[blocks : blocks + pairs.size] = pairs.reshape(-1)
+            blocks += pairs.size
+
+    def _used_bytes(self, blocks: int, copies: int) -> int:
+        words = blocks + 2 * copies
+        return -(-(self._tables_offset + 4 * words) // WORD_BYTES) * WORD_BYTES
 
     def _check_counts(self, header: Header) -> None:
         """Raises InvalidFrame unless the header's counts are ones that the arrays can hold."""
@@ -195,7 +219,8 @@ class PlanFrame(Record):
             1 <= rows <= capacity.rows_max
             and rows <= tokens <= capacity.tokens_max
             and rows <= blocks <= capacity.table_max
-            and header.used_bytes == self._used_bytes(blocks)
+            and max(header.copies_out, header.copies_in) <= capacity.host_blocks
+            and header.used_bytes == self._used_bytes(blocks, header.copies_out + header.copies_in)
         ):
             raise InvalidFrame(f"the counts of the header do not fit the capacity: {header}")
 

@@ -1,7 +1,8 @@
 """The bytes of a frame: two numpy structured dtypes, one for plans and one for results.
 
 A frame is one record. Sections start on 64-byte borders. Everything a step uses, except the block
-tables, lies at fixed offsets; the tables come last, so that one copy of `used_bytes` moves a plan.
+tables and copies, lies at fixed offsets; those come last, so that one copy of `used_bytes` moves a
+plan.
 
     plan    | header | per-row arrays [rows_max] | per-token arrays [tokens_max] | block_ids [...] |
     result  | header | timing | per-row arrays [rows_max] |
@@ -9,6 +10,10 @@ tables, lies at fixed offsets; the tables come last, so that one copy of `used_b
 Row r of a plan computes positions [row_start[r]:row_stop[r]) of one sequence. Its input tokens are
 [query_indptr[r]:query_indptr[r+1]) of the per-token arrays, and its KV blocks, in order, are
 [block_indptr[r]:block_indptr[r+1]) of block_ids (compressed sparse rows).
+
+Right behind the tables' `blocks` entries, block_ids holds the step's block copies: `copies_out` and
+then `copies_in` pairs (device block, host block). They are done before anything else of the step,
+out before in.
 """
 
 from functools import lru_cache
@@ -18,7 +23,7 @@ import numpy as np
 from svc_wire.capacity import Capacity
 from svc_wire.ids import STOP_IDS_MAX
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 PLAN_MAGIC = 0x3150_5354  # "TSP1", little-endian
 RESULT_MAGIC = 0x3152_5354  # "TSR1"
 ALIGNMENT_BYTES = 64
@@ -35,10 +40,12 @@ HEADER = np.dtype(
         ("tokens", "<u4"),
         ("blocks", "<u4"),  # entries of block_ids in use
         ("samples", "<u4"),  # rows with RowFlag.SAMPLES
+        ("copies_out", "<u4"),  # blocks that are copied to the host before the step
+        ("copies_in", "<u4"),  # blocks that are copied from the host then
         ("written_ns", "<i8"),  # CLOCK_MONOTONIC at the writer, when the frame was complete
     ]
 )
-assert HEADER.itemsize == 64
+assert HEADER.itemsize == 72
 
 TIMING = np.dtype(
     [
@@ -77,7 +84,7 @@ def _plan_sections(capacity: Capacity) -> list[Section]:
         ("token_ids", "<i4", (tokens,)),
         ("positions", "<i4", (tokens,)),
         ("kv_slots", "<i4", (tokens,)),  # block_id * block_size + offset, where the KV goes
-        ("block_ids", "<i4", (capacity.table_max,)),
+        ("block_ids", "<i4", (capacity.table_max + 2 * capacity.copies_max,)),
     ]
 
 

@@ -42,6 +42,8 @@ class Header(NamedTuple):
     tokens: int
     blocks: int
     samples: int
+    copies_out: int
+    copies_in: int
     written_ns: int
 
 
@@ -79,13 +81,15 @@ class Record:
         tokens: int = 0,
         blocks: int = 0,
         samples: int = 0,
+        copies_out: int = 0,
+        copies_in: int = 0,
     ) -> None:
         """Completes the record: its first `used_bytes` hold this step."""
         assert used_bytes % WORD_BYTES == 0
         _HEADER.pack_into(
             self._memory, 0,
             0, self.magic, LAYOUT_VERSION, epoch, step, used_bytes,
-            rows, tokens, blocks, samples, time.monotonic_ns(),
+            rows, tokens, blocks, samples, copies_out, copies_in, time.monotonic_ns(),
         )  # fmt: skip
         self._words[0] = self.checksum(used_bytes)
 

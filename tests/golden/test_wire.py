@@ -21,7 +21,7 @@ Golden = Callable[[str, str], None]
 
 SAMPLE = Capacity(
     num_blocks=4096, block_size=16, rows_max=64, tokens_max=1024, lanes=80,
-    model_len_max=8192, vocab_size=49152,
+    model_len_max=8192, vocab_size=49152, host_blocks=1024, block_copy_ns=40_000,
 )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_the_checksums_of_frames(golden: Golden) -> None:
         ResultFrame(result_buffer(SMALL), SMALL, writable=True),
     ):
         frame.raw[64:] = [index % 251 for index in range(len(frame.raw) - 64)]
-        header = Header(0, frame.magic, LAYOUT_VERSION, 2, 3, len(frame.raw), 1, 1, 1, 1, 0)
+        header = Header(0, frame.magic, LAYOUT_VERSION, 2, 3, len(frame.raw), 1, 1, 1, 1, 0, 0, 0)
         frame.sections["header"] = header
         lines.append(f"{type(frame).__name__} {frame.checksum(len(frame.raw)):#018x}\n")
     golden("checksums.txt", "".join(lines))

@@ -7,13 +7,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from svc_wire.capacity import Capacity
-from svc_wire.frames import BatchPlan, PlanFrame, StepResult, StepTiming
+from svc_wire.frames import BatchPlan, Int32s, PlanFrame, StepResult, StepTiming
 from svc_wire.ids import NO_TOKEN, STOP_IDS_MAX, RowFlag, RowStatus
 from svc_wire.layout import plan_dtype, result_dtype
 
 SMALL = Capacity(
-    num_blocks=12, block_size=4, rows_max=4, tokens_max=16, lanes=5, model_len_max=21, vocab_size=50
-)
+    num_blocks=12, block_size=4, rows_max=4, tokens_max=16, lanes=5, model_len_max=21,
+    vocab_size=50, host_blocks=5,
+)  # fmt: skip
 
 ARRAYS = [
     field.name
@@ -83,8 +84,21 @@ def fill_plan(
     kv_end = capacity.num_blocks * capacity.block_size
     frame.kv_slots[:tokens] = draw(lambda: rng.randrange(kv_end), tokens)
     frame.block_ids[:blocks] = draw(lambda: rng.randrange(capacity.num_blocks), blocks)
-    samples = sum(bool(row.flags & RowFlag.SAMPLES) for row in rows)
-    frame.seal(epoch=epoch, step=step, rows=n, tokens=tokens, blocks=blocks, samples=samples)
+    copies_out, copies_in = _draw_copies(rng, capacity), _draw_copies(rng, capacity)
+    frame.write_copies(blocks, copies_out, copies_in)
+    frame.seal(
+        epoch=epoch, step=step, rows=n, tokens=tokens, blocks=blocks,
+        samples=sum(bool(row.flags & RowFlag.SAMPLES) for row in rows),
+        copies_out=len(copies_out), copies_in=len(copies_in),
+    )  # fmt: skip
+
+
+def _draw_copies(rng: random.Random, capacity: Capacity) -> Int32s:
+    """[C, 2] device block, host block; in half of all plans none."""
+    count = rng.randint(0, min(capacity.host_blocks, capacity.num_blocks)) * rng.randint(0, 1)
+    device = rng.sample(range(capacity.num_blocks), count)
+    host = rng.sample(range(capacity.host_blocks), count)
+    return np.array([device, host], np.int32).T.reshape(count, 2)
 
 
 def random_result(

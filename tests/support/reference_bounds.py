@@ -9,13 +9,33 @@ from svc_wire.ids import NO_TOKEN, STOP_IDS_MAX, RowFlag
 
 
 def is_executable(
-    frame: PlanFrame, capacity: Capacity, rows: int, tokens: int, blocks: int, samples: int
+    frame: PlanFrame,
+    capacity: Capacity,
+    rows: int,
+    tokens: int,
+    blocks: int,
+    samples: int,
+    copies_out: int,
+    copies_in: int,
 ) -> bool:
     """Whether the content of `frame`, with these counts in its header, can be executed."""
     if not (
         1 <= rows <= capacity.rows_max
         and rows <= tokens <= capacity.tokens_max
         and rows <= blocks <= capacity.table_max
+        and 0 <= copies_out <= capacity.host_blocks
+        and 0 <= copies_in <= capacity.host_blocks
+    ):
+        return False
+    copies = frame.block_ids[blocks : blocks + 2 * (copies_out + copies_in)].tolist()
+    pairs = list(zip(copies[::2], copies[1::2], strict=True))
+    to_host = {host for _, host in pairs[:copies_out]}
+    to_device = {device for device, _ in pairs[copies_out:]}
+    if len(to_host) != copies_out or len(to_device) != copies_in:
+        return False
+    if any(
+        not (0 <= device < capacity.num_blocks and 0 <= host < capacity.host_blocks)
+        for device, host in pairs
     ):
         return False
     query, block = frame.query_indptr.tolist(), frame.block_indptr.tolist()

@@ -28,7 +28,7 @@ def test_a_sequence_is_bounded_by_the_model_and_by_the_pool(num_blocks: int, exp
 @pytest.mark.parametrize(
     ("sizes", "name"),
     [
-        ({name: 0}, name)
+        ({name: -1 if name in ("host_blocks", "block_copy_ns") else 0}, name)
         for name in Capacity.__struct_fields__
     ]
     + [
@@ -40,6 +40,7 @@ def test_a_sequence_is_bounded_by_the_model_and_by_the_pool(num_blocks: int, exp
         ({"model_len_max": 2**28}, "rows_max \\* blocks_per_row_max"),
         ({"tokens_max": 2**24}, "tokens_max"),
         ({"lanes": 2**20}, "lanes"),
+        ({"host_blocks": 2**24}, "host_blocks"),
     ],
 )  # fmt: skip
 def test_a_size_out_of_bounds_is_named(sizes: dict[str, int], name: str) -> None:
@@ -50,7 +51,7 @@ def test_a_size_out_of_bounds_is_named(sizes: dict[str, int], name: str) -> None
 def test_the_largest_capacity_can_be_laid_out() -> None:
     largest = Capacity(
         num_blocks=2**27 - 1, block_size=16, rows_max=2**12, tokens_max=2**24 - 1, lanes=2**20 - 1,
-        model_len_max=2**20 - 16, vocab_size=2**31 - 1,
+        model_len_max=2**20 - 16, vocab_size=2**31 - 1, host_blocks=2**24 - 1,
     )  # fmt: skip
     assert ring_bytes(largest) > 2**30
 

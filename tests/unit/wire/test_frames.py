@@ -78,13 +78,23 @@ def test_a_length_that_the_record_does_not_have_is_torn(frame: PlanFrame, used_b
         ("positions", 5, 6),
         ("kv_slots", 6, 48),
         ("block_ids", 0, 12),
+        ("copies_out", 5, 12),
+        ("copies_out", 6, 5),
+        ("copies_out", 8, 0),
+        ("copies_in", 9, -1),
+        ("copies_in", 10, -1),
+        ("copies_in", 11, 2),
     ],
 )
 def test_a_value_out_of_bounds_is_invalid_and_named(
     frame: PlanFrame, name: str, index: int, value: float
 ) -> None:
-    getattr(frame, name).reshape(-1)[index] = value
-    frame.seal(epoch=2, step=9, rows=2, tokens=7, blocks=5, samples=1)
+    frame.write_copies(
+        5, np.array([[1, 0], [1, 4]], np.int32), np.array([[2, 3], [3, 3]], np.int32)
+    )
+    array = frame.block_ids if name.startswith("copies_") else getattr(frame, name)
+    array.reshape(-1)[index] = value
+    frame.seal(epoch=2, step=9, rows=2, tokens=7, blocks=5, samples=1, copies_out=2, copies_in=2)
     with pytest.raises(InvalidFrame, match="row_stop" if value == 10 else name):
         frame.read(epoch=2, step=9)
 
@@ -102,6 +112,8 @@ def test_samples_are_counted(frame: PlanFrame) -> None:
         {"rows": 2, "tokens": 17, "blocks": 5, "samples": 1},
         {"rows": 2, "tokens": 7, "blocks": 25, "samples": 1},
         {"rows": 2, "tokens": 7, "blocks": 5, "samples": 3},
+        {"rows": 2, "tokens": 7, "blocks": 5, "samples": 1, "copies_out": 6},
+        {"rows": 2, "tokens": 7, "blocks": 5, "samples": 1, "copies_in": 6},
     ],
 )
 def test_a_writer_cannot_seal_more_than_fits(frame: PlanFrame, counts: dict[str, int]) -> None:
