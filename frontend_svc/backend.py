@@ -20,7 +20,7 @@ import structlog
 from frontend_svc import errors
 from frontend_svc.errors import Failure
 from frontend_svc.scheduler_link import LinkDown, SchedulerLink
-from frontend_svc.served_model import ServedModel, load_model
+from frontend_svc.served_model import ServedModel, load_model, model_mark
 from frontend_svc.streams import LiveRequest, LiveRequests
 from svc_wire.frontend_link import (
     Abort,
@@ -93,9 +93,15 @@ class Backend:
         return self._model
 
     def submit(self, live: LiveRequest) -> None:
-        """Hands a request to the scheduler. `release` must follow. Raises Failure."""
+        """Hands a request to the scheduler, unless its answer is complete. `release` must follow.
+
+        Raises Failure.
+        """
         if refusal := self.refusal():
             raise refusal
+        if live.is_over:
+            self.live.add(live)
+            return
         try:
             self.link.send(live.submit)
         except LinkDown as error:
@@ -149,7 +155,8 @@ class Backend:
     # -- LinkEvents --------------------------------------------------------------------------------
 
     async def attached(self, attached: Attached) -> None:
-        if self._model is not None and _is_same_model(self._model, attached):
+        mark = model_mark(attached.model, attached.vocab_size)
+        if self._model is not None and self._model.mark == mark:
             # Its memory may be another.
             self._model = replace(self._model, sequence_len_max=attached.sequence_len_max)
         else:
@@ -231,8 +238,3 @@ class Backend:
         lost = errors.executor_lost if self.link.is_up else errors.scheduler_lost
         log.warning("the outage lasts too long", reason=self._outage_reason, streams=len(self.live))
         self.live.fail_all(lost(self._outage_reason))
-
-
-def _is_same_model(model: ServedModel, attached: Attached) -> bool:
-    """Whether what the one began, the other can go on with: the same tokens would come."""
-    return (model.info, model.vocab_size) == (attached.model, attached.vocab_size)

@@ -126,6 +126,11 @@ def slow_reader(tokens: int) -> Failure:
     return Failure(Code.RESOURCE_EXHAUSTED, "SLOW_READER", message)
 
 
+def cannot_resume(why: str) -> Failure:
+    message = f"the answer cannot be resumed: {why}"
+    return Failure(Code.FAILED_PRECONDITION, "CANNOT_RESUME", message)
+
+
 # -- the world's ---------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from frontend_svc.boundary import Context
 from frontend_svc.errors import Failure
 from frontend_svc.preparation import Prepared, prepare
 from frontend_svc.responses import Times, finish, response
+from frontend_svc.resume import RESUME_HEADER, ResumeToken
 from frontend_svc.settings import Settings
 from frontend_svc.streams import LiveRequest
 from frontend_svc.validation import REQUEST_ID_MAX
@@ -93,8 +94,9 @@ class GenerationService(GenerationServiceServicer):
     async def _prepare(self, request: pb.GenerateRequest, deadline_ns: int) -> Prepared:
         model = self._backend.model
         assert model is not None, "requests are refused before a model is known"
+        key, fresh = next(self._keys), ResumeToken.draw(model)
         prepared = await asyncio.get_running_loop().run_in_executor(
-            self._workers, prepare, request, model, next(self._keys), _draw_seed(), deadline_ns
+            self._workers, prepare, request, model, key, fresh, deadline_ns
         )
         if self._backend.model is None or self._backend.model.tokenizer is not model.tokenizer:
             raise errors.executor_lost("another model is served now")
@@ -107,7 +109,10 @@ async def _stream(
     """Writes pieces as they come, the last with the finish. Raises Failure."""
     piece = await live.take()
     times.first_token = time.monotonic()
-    await context.send_initial_metadata([(REQUEST_ID_HEADER, quote(request_id, _HEADER_SAFE))])
+    headers = [(REQUEST_ID_HEADER, quote(request_id, _HEADER_SAFE))]
+    if prepared.checked.wants_token_ids:  # without, there is nothing to go on from
+        headers.append((RESUME_HEADER, prepared.token.text()))
+    await context.send_initial_metadata(headers)
     message = response(piece)
     message.prompt.token_count = prepared.prompt_len
     message.prompt.request_id = request_id
@@ -136,10 +141,6 @@ def _deadline_ns(context: Context) -> int:
     if time_left is None or time_left > DEADLINE_MAX_S:
         return 0
     return time.monotonic_ns() + int(time_left * 1e9)
-
-
-def _draw_seed() -> int:
-    return secrets.randbits(63)
 
 
 def _why_given_up(context: Context) -> FinishReason:

@@ -5,9 +5,13 @@ tokens of others on the event loop.
 """
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from frontend_svc import errors
+from frontend_svc.errors import Failure, Violation
 from frontend_svc.prompts import prompt_ids, resolve_max_tokens
+from frontend_svc.resume import ResumeToken
 from frontend_svc.served_model import ServedModel
 from frontend_svc.stop_strings import StopStrings
 from frontend_svc.text_stream import TextStream
@@ -25,17 +29,27 @@ class Prepared:
     """None if neither text nor stop strings are asked for."""
     checked: CheckedRequest
     prompt_len: int
+    token: ResumeToken
+    """With which another front end can go on with it."""
 
 
 def prepare(
-    request: pb.GenerateRequest, model: ServedModel, key: int, seed: int, deadline_ns: int = 0
+    request: pb.GenerateRequest,
+    model: ServedModel,
+    key: int,
+    fresh: ResumeToken,
+    deadline_ns: int = 0,
 ) -> Prepared:
-    """`seed` is used if the request has none; `deadline_ns` is Submit's. Raises Failure."""
-    checked = check(request, model, seed)
-    ids = prompt_ids(request, model)
+    """`fresh` is for an answer that begins; `deadline_ns` is Submit's. Raises Failure."""
+    resumes = request.HasField("resume")
+    token = ResumeToken.parse(request.resume.token, model) if resumes else fresh
+    checked = check(request, model, token.seed)
+    ids, output = prompt_ids(request, model), request.resume.token_ids
     submit = Submit(
         key=key,
         prompt=array("i", ids).tobytes(),
+        output=array("i", output).tobytes(),
+        stream=token.stream,
         max_tokens=resolve_max_tokens(checked, len(ids), model),
         min_tokens=checked.min_tokens,
         stop_ids=checked.stop_ids,
@@ -45,7 +59,12 @@ def prepare(
         expected_tokens=checked.expected_tokens,
         deadline_ns=deadline_ns,
     )
-    return Prepared(submit, _text_stream(checked, model), checked, len(ids))
+    if len(output) >= submit.max_tokens:
+        raise _not_the_output(f"are all of the {submit.max_tokens} tokens that there can be")
+    text = _text_stream(checked, model)
+    if text is not None:
+        _replay(text, output)
+    return Prepared(submit, text, checked, len(ids), token)
 
 
 def _text_stream(checked: CheckedRequest, model: ServedModel) -> TextStream | None:
@@ -56,3 +75,16 @@ def _text_stream(checked: CheckedRequest, model: ServedModel) -> TextStream | No
         StopStrings(checked.stop_strings) if checked.stop_strings else None,
         include_match=checked.include_stop_string,
     )
+
+
+def _replay(text: TextStream, output: Sequence[int]) -> None:
+    """Brings it to where it was after these ids. The client has the text up to there: each message
+    brings all that its ids gave."""
+    for index, token_id in enumerate(output):
+        if text.matched is not None:
+            raise _not_the_output(f"go on past a stop string, at index {index}")
+        text.push(token_id)
+
+
+def _not_the_output(why: str) -> Failure:
+    return errors.invalid([Violation("resume.token_ids", why)])

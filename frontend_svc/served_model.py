@@ -3,11 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import blake2b
 from pathlib import Path
+
+import msgspec
 
 from frontend_svc.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
 from svc_wire.capacity import ModelInfo
 from svc_wire.frontend_link import Attached
+
+MODEL_MARK_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,6 +22,16 @@ class ServedModel:
     sequence_len_max: int
     """Most tokens of one sequence, prompt and output together."""
     tokenizer: Tokenizer
+
+    @property
+    def mark(self) -> bytes:
+        return model_mark(self.info, self.vocab_size)
+
+
+def model_mark(info: ModelInfo, vocab_size: int) -> bytes:
+    """Tells models apart: what one began, another of the same mark goes on with, token by token."""
+    facts = msgspec.msgpack.encode((info, vocab_size))
+    return blake2b(facts, digest_size=MODEL_MARK_BYTES).digest()
 
 
 def load_model(

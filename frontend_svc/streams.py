@@ -67,24 +67,30 @@ class LiveRequest:
         wants_token_ids: bool,
         buffer_tokens: int,
     ) -> None:
-        """`text` is needed if text is wanted or stop strings are given."""
+        """`text` is needed if text is wanted or stop strings are given.
+
+        Of an answer that is resumed, `submit` has the output and `text` has been through it; the
+        client has both.
+        """
         assert text is not None or not wants_text
         self.submit = submit
-        self.committed = array("i")
+        self.committed = array("i", submit.output)
         """Output token ids, as the scheduler committed them; up to the stop string's last."""
         self._text = text
         self._wants_text = wants_text
         self._wants_token_ids = wants_token_ids
         self._buffer_tokens = buffer_tokens
-        self._taken = 0  # tokens that were in pieces
+        self._taken = len(self.committed)  # tokens that were in pieces
         self._unsent_text = ""
         self._takes_tokens = True  # until a stop string, an end or a failure
-        self._matched: str | None = None
+        self._matched = text.matched if text is not None else None
         self._ending: Ending | None = None
         self._failure: Failure | None = None
         self._wake = asyncio.Event()
         self._reader = asyncio.current_task()
         self._send_abort: SendAbort | None = None
+        if self._matched is not None:
+            self._end(None)  # all but the end had come
 
     @property
     def key(self) -> int:

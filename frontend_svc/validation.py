@@ -61,10 +61,14 @@ def check(request: pb.GenerateRequest, model: ServedModel, seed: int) -> Checked
         tenant=request.tenant,
         expected_tokens=min(stop.expected_tokens, EXPECTED_TOKENS_MAX),
         wants_text=output.text or not output.HasField("text"),
-        wants_token_ids=output.token_ids or not output.HasField("token_ids"),
+        wants_token_ids=_wants_token_ids(output),
         skip_special_tokens=output.skip_special_tokens
         or not output.HasField("skip_special_tokens"),
     )
+
+
+def _wants_token_ids(output: pb.OutputOptions) -> bool:
+    return output.token_ids or not output.HasField("token_ids")
 
 
 def _resolved(sampling: pb.SamplingParams, model: ServedModel, seed: int) -> Sampling:
@@ -90,8 +94,20 @@ def _violations(request: pb.GenerateRequest, model: ServedModel) -> Iterator[Vio
     if len(request.tenant) > TENANT_MAX:
         yield Violation("tenant", f"must have at most {TENANT_MAX} characters")
     yield from _prompt_violations(request, model)
+    yield from _resume_violations(request, model)
     yield from _sampling_violations(request.sampling)
     yield from _stop_violations(request.stop, model)
+
+
+def _resume_violations(request: pb.GenerateRequest, model: ServedModel) -> Iterator[Violation]:
+    if not request.HasField("resume"):
+        return
+    ids = request.resume.token_ids
+    if not _wants_token_ids(request.output):
+        yield Violation("output.token_ids", "only an answer with token ids can be resumed")
+    if ids and (largest := max(ids)) >= model.vocab_size:
+        message = f"token id {largest} is not in [0:{model.vocab_size})"
+        yield Violation("resume.token_ids", message)
 
 
 def _prompt_violations(request: pb.GenerateRequest, model: ServedModel) -> Iterator[Violation]:

@@ -177,13 +177,13 @@ async def next_message(
 async def receive(
     call: "grpc.aio.UnaryStreamCall[R, pb.GenerateResponse]",
     *already: pb.GenerateResponse,
+    count: int = 0,
 ) -> Received:
-    """Reads a stream to its end and checks that its pieces are gapless."""
+    """Reads a stream to its end and checks that its pieces are gapless, from index `count` on."""
     messages = [*already]
     with suppress(grpc.aio.AioRpcError):
         while isinstance(message := await call.read(), pb.GenerateResponse):
             messages.append(message)
-    count = 0
     for message in messages:
         assert message.first_index == count or not message.token_ids
         count += len(message.token_ids)

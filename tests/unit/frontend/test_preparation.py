@@ -9,9 +9,10 @@ import pytest
 
 from frontend_svc.errors import Failure
 from frontend_svc.preparation import Prepared, prepare
+from frontend_svc.resume import ResumeToken
 from frontend_svc.served_model import ServedModel, load_model
 from svc_wire.capacity import ModelInfo
-from svc_wire.frontend_link import Attached, Sampling
+from svc_wire.frontend_link import STREAM_BYTES, Attached, Sampling
 from tests.support import tokenizers
 from tests.support.fake_scheduler import EOS, prompt_of
 from tests.support.frontend import NOON
@@ -40,15 +41,19 @@ def chatty(tmp_path: Path) -> ServedModel:
     return served(str(tokenizers.save(tokenizers.byte_level(), tmp_path, config, TEMPLATE)))
 
 
+def fresh(model: ServedModel) -> ResumeToken:
+    return ResumeToken(SEED, model.mark, bytes(STREAM_BYTES))
+
+
 def ready(request: pb.GenerateRequest, model: ServedModel = BYTES) -> Prepared:
     if request.WhichOneof("prompt") is None:
         request.text = "hi"
-    return prepare(request, model, 5, SEED)
+    return prepare(request, model, 5, fresh(model))
 
 
 def refused(request: pb.GenerateRequest, model: ServedModel = BYTES) -> Failure:
     with pytest.raises(Failure) as caught:
-        prepare(request, model, 5, SEED)
+        prepare(request, model, 5, fresh(model))
     return caught.value
 
 
