@@ -25,6 +25,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY protos protos
 COPY client/twostroke_client client/twostroke_client
+COPY client/twostroke_command client/twostroke_command
 COPY svc_wire svc_wire
 COPY svc_shell svc_shell
 COPY scheduler_svc scheduler_svc

@@ -10,11 +10,12 @@ import structlog
 import typer
 import zmq
 
-from executor_svc.assembly import make_runner
+from executor_svc.assembly import HASH, make_runner
 from executor_svc.config import ExecutorConfig, parse_bytes
 from executor_svc.errors import ExecutorError
 from executor_svc.loading import Loading
 from executor_svc.mailbox import Mailbox
+from executor_svc.model_source import find_model
 from executor_svc.runner import RunnerError
 from executor_svc.service import Service
 from svc_shell.logs import setup_logs
@@ -29,6 +30,15 @@ def _size(text: str) -> int:
     try:
         return parse_bytes(text)
     except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _check_model(name: str) -> None:
+    """Raises typer.BadParameter."""
+    try:
+        if name != HASH:
+            find_model(name)
+    except ExecutorError as error:
         raise typer.BadParameter(str(error)) from error
 
 
@@ -143,11 +153,20 @@ def main(
     kill_seed: Annotated[
         int | None, typer.Option(envvar="TWOSTROKE_KILL_SEED", hidden=True)
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Only look whether the options are right, and the model is there."
+        ),
+    ] = False,
     log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
 ) -> None:
     """Executes the batch plans of the scheduler of one runtime directory."""
     log = setup_logs("executor", log_level)
     follow_parent()
+    if check:
+        _check_model(model)
+        return
     config = ExecutorConfig(
         model=model,
         served_name=served_name,

@@ -82,10 +82,15 @@ def main(
             help="Seconds that streams in flight get to finish after SIGTERM.",
         ),
     ] = DEFAULTS.drain_timeout_s,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look whether the options are right.")
+    ] = False,
     log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
 ) -> None:
     """Serves the gRPC API for the scheduler of one runtime directory."""
     log = setup_logs("frontend", log_level)
+    if check:
+        return
     # One prompt is one item: the tokenizer's own thread pool would only cost memory.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     follow_parent()

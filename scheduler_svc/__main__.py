@@ -97,8 +97,19 @@ def main(
             help="Seconds that requests in flight get to finish after SIGTERM.",
         ),
     ] = 30.0,
+    resume_grace: Annotated[
+        float,
+        typer.Option(
+            envvar="TWOSTROKE_RESUME_GRACE",
+            min=0.0,
+            help="Seconds that requests go on without a front end, for their clients to come back.",
+        ),
+    ] = 10.0,
     replace: Annotated[
         bool, typer.Option("--replace", help="Ask the scheduler that runs to leave, and go on.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look whether the options are right.")
     ] = False,
     log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
 ) -> None:
@@ -111,6 +122,8 @@ def main(
         chosen = make_policy(policy, parse_options(policy_opt or []))
     except (PolicyNotFound, OptionError) as error:
         raise typer.BadParameter(str(error)) from error
+    if check:
+        return
     try:
         checked = RunDir(run_dir)
         # All is imported and checked by now: the pause is that of a handover, not of a start.
@@ -134,6 +147,7 @@ def main(
         chosen,
         stall_timeout_s=stall_timeout,
         drain_timeout_s=drain_timeout,
+        resume_grace_s=resume_grace,
         pulse=partial(beat, lock),
     )
     signal.signal(signal.SIGTERM, lambda *_: service.stop())

@@ -4,8 +4,9 @@ import os
 import select
 import signal
 import subprocess
-import time
+import tempfile
 from collections.abc import Iterable, Sequence
+from typing import IO
 
 KILL_WAIT_S = 10.0
 HURRY_S = 0.3
@@ -15,16 +16,20 @@ _STDERR = 2
 class Child:
     """One running service. `role` is its name in messages and of its lock."""
 
-    def __init__(self, role: str, command: Sequence[str]) -> None:
+    def __init__(
+        self, role: str, command: Sequence[str], *, stderr: IO[bytes] | None = None
+    ) -> None:
+        """`stderr` takes what it writes there, if it shall not come out here."""
         self.role = role
-        self.started_at = time.monotonic()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=_STDERR,
+            stderr=stderr,
             # Ctrl-C reaches the supervisor alone, which then stops the services in order.
             start_new_session=True,
-            env=os.environ | {"TWOSTROKE_PARENT_PID": str(os.getpid())},
+            # Usage errors in plain text: they go to logs, and to those who gave an order.
+            env=os.environ | {"TWOSTROKE_PARENT_PID": str(os.getpid()), "TYPER_USE_RICH": "0"},
         )
         self.pidfd = os.pidfd_open(self._process.pid)
         """Readable once the process has ended."""
@@ -38,36 +43,69 @@ class Child:
         return self._process.poll() is not None
 
     @property
-    def ending(self) -> str:
-        """How the process ended, for a person."""
+    def status(self) -> int:
+        """Its exit status, which it must have; that of one that was killed is minus the signal."""
         status = self._process.poll()
         assert status is not None, "asked of a process that has ended"
-        if status < 0:
-            return f"was killed by {signal.Signals(-status).name}"
-        return f"exited with status {status}"
+        return status
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, for a person."""
+        if self.status < 0:
+            return f"was killed by {signal.Signals(-self.status).name}"
+        return f"exited with status {self.status}"
+
+    def ask_to_end(self) -> None:
+        """Returns at once."""
+        self._process.terminate()
 
     def hurry(self) -> None:
         """Tells the process that it is about to be stopped and shall not finish anything."""
-        self._process.terminate()
+        self.ask_to_end()
         wait_for_end([self], HURRY_S)  # two signals at once would be taken for one
 
     def stop(self, timeout_s: float) -> bool:
         """Asks the process to end. True: it did within the time; False: it had to be killed."""
-        self._process.terminate()
+        self.ask_to_end()
         if wait_for_end([self], timeout_s):
             return True
         self.kill()
         return False
 
+    def strike(self) -> None:
+        """Kills the process and does not wait for its end, which a device may hold up."""
+        self._process.kill()
+
     def kill(self) -> None:
         """Ends the process at once. Does nothing to one that has ended."""
-        self._process.kill()
+        self.strike()
         self._process.wait(KILL_WAIT_S)
 
     def close(self) -> None:
         """Frees what the kernel keeps for a process that has ended."""
         assert self.has_ended
         os.close(self.pidfd)
+
+
+class OptionsCheck(Child):
+    """A service that looks at its command line and ends: with status 0 if it could start."""
+
+    def __init__(self, role: str, command: Sequence[str]) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        super().__init__(role, [*command, "--check"], stderr=self._said)
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong with the options, for a person; asked of a process that has ended."""
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace")
+        reason = said.rpartition("Error: ")[2].strip()
+        return f"the new {self.role} does not start: {reason or self.ending}"
+
+    def close(self) -> None:
+        super().close()
+        self._said.close()
 
 
 def wait_for_end(children: Iterable[Child], timeout_s: float | None) -> list[Child]:

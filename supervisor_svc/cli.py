@@ -19,7 +19,7 @@ from supervisor_svc.instance import instance_dir
 from supervisor_svc.stack import Stack, StackConfig, StackError
 from supervisor_svc.upkeep import Upkeep
 
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+EXIT_INTERRUPTED = 130
 
 ROLE_OPTIONS = {
     "executor": ("model", "log_level"),
@@ -112,7 +112,7 @@ def serve(
     """Start executor, scheduler and front end; Ctrl-C drains and stops them, twice kills them.
 
     A service that dies is started again. Exits with 0 when it was stopped as asked, with 1 when a
-    service did not get ready or died too often.
+    service did not get ready or died too often, with 2 when an option is wrong.
     """
     err = Console(stderr=True, highlight=False, markup=False)
     if log_level is None and err.is_terminal:
@@ -141,7 +141,7 @@ def serve(
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except StackError as error:
         err.print(f"error: {error}", style="red", soft_wrap=True)
-        raise typer.Exit(EXIT_FAILED) from error
+        raise typer.Exit(error.exit_status) from error
 
 
 def _run(stack: Stack, err: Console, restarts_max: int, hang_timeout_s: float) -> None:

@@ -110,9 +110,16 @@ def order(run_dir: Path, order: Order) -> None:
         try:
             connection.connect(_name(run_dir))
             connection.sendall(msgspec.json.encode(order) + b"\n")
-            reply = msgspec.json.decode(_read_line(connection, timeout_s=None), type=Reply)
+            line = _read_line(connection, timeout_s=None)
+            if not line:
+                raise ConnectionResetError  # it stopped listening before it came to this order
+            reply = msgspec.json.decode(line, type=Reply)
             if isinstance(order, Drain) and not reply.error:
                 connection.recv(1)
+        except ConnectionError as error:
+            raise ControlError(
+                f"the instance in {run_dir} takes no orders now: it is starting or shutting down"
+            ) from error
         except (OSError, msgspec.DecodeError) as error:
             raise ControlError(f"the instance in {run_dir} does not answer: {error}") from error
     if reply.error:

@@ -20,17 +20,24 @@ from supervisor_svc.readiness import Readiness
 STOP_ORDER = ("frontend", "scheduler", "executor")
 STOP_TIMEOUT_S = 10.0
 """For a service that has nothing left to drain."""
-REPLACE_TIMEOUT_S = 30.0
-"""For a new scheduler to start and for the old one to leave."""
 LOOK_INTERVAL_S = 0.1
+
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
 
 
 class StackError(Exception):
     """The instance cannot go on. The text is for a person."""
 
+    exit_status = EXIT_FAILED
+
 
 class ChildDied(StackError):
+    """A service that was given wrong options passes its exit status on."""
+
     def __init__(self, child: Child, deaths: int = 1) -> None:
+        if child.status == EXIT_USAGE:
+            self.exit_status = EXIT_USAGE
         text = f"the {child.role} (pid {child.pid}) {child.ending}"
         super().__init__(f"{text}, which was death {deaths} in a row" if deaths > 1 else text)
 
@@ -53,7 +60,7 @@ class Stack:
     """The running services. Leaving its `with` block stops them; a second Ctrl-C kills them."""
 
     def __init__(self, run_dir: Path, config: StackConfig) -> None:
-        self._config = config
+        self.config = config
         self.run_dir = run_dir
         self.commands = {role: list(command) for role, command in config.commands.items()}
         """Of the services that run; they may change when one is restarted."""
@@ -71,41 +78,21 @@ class Stack:
 
     def launch(self, role: str, command: list[str]) -> None:
         """Starts a service, whose predecessor must have ended."""
-        before = self.children.get(role)
-        self.children[role], self.commands[role] = Child(role, command), command
+        self.put(Child(role, command), command)
+
+    def put(self, child: Child, command: list[str]) -> None:
+        """Puts a service that was started with `command` in the place of one that has ended."""
+        before = self.children.get(child.role)
+        self.children[child.role], self.commands[child.role] = child, command
         if before is not None:
             before.close()
-
-    def replace(self, role: str, command: list[str]) -> str:
-        """Puts a new service in the place of one; returns why not, if that failed.
-
-        A new scheduler is started beside the old one and asks it to leave when it is ready to go
-        on: streams hardly pause, and one that cannot start disturbs nobody. There is not memory
-        for two executors, nor a port for two front ends: the old one has to go first.
-        """
-        old = self.children[role]
-        if role != "scheduler":
-            drain_s = self._config.drain_timeout_s if role == "frontend" else 0.0
-            if not old.has_ended:
-                old.stop(drain_s + STOP_TIMEOUT_S)
-            self.launch(role, command)
-            return ""
-        new = Child(role, [*command, "--replace"])
-        if not wait_for_end([old, new], REPLACE_TIMEOUT_S) or new.has_ended:
-            new.kill()
-            why = f"the new {role} {new.ending}"
-            new.close()
-            return why
-        old.close()
-        self.children[role], self.commands[role] = new, command
-        return ""
 
     def wait_ready(self, report: Callable[[set[str]], None]) -> str:
         """The front end's address, once the instance serves. `report` gets the roles that are up.
 
         Raises ChildDied, or NotReadyInTime after `ready_timeout_s`.
         """
-        deadline = time.monotonic() + self._config.ready_timeout_s
+        deadline = time.monotonic() + self.config.ready_timeout_s
         with Readiness(self.run_dir) as readiness:
             while not readiness.is_serving():
                 report(readiness.signs())
@@ -128,7 +115,7 @@ class Stack:
                 continue
             if not drain:
                 child.hurry()
-            drain_s = self._config.drain_timeout_s if drain and role == "frontend" else 0.0
+            drain_s = self.config.drain_timeout_s if drain and role == "frontend" else 0.0
             if not child.stop(drain_s + STOP_TIMEOUT_S):
                 killed.append(role)
         return killed
@@ -140,7 +127,7 @@ class Stack:
     def _lateness(self, up: set[str]) -> str:
         missing = " and ".join(role for role in STOP_ORDER if role not in up)
         state = f"no sign of the {missing}" if missing else "all are up, but not ready"
-        return f"not ready after {self._config.ready_timeout_s:g} s: {state}"
+        return f"not ready after {self.config.ready_timeout_s:g} s: {state}"
 
     def __enter__(self) -> Self:
         return self

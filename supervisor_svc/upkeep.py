@@ -1,9 +1,10 @@
 """Keeps an instance running: who dies is started again, who makes no progress is ended, orders
-are obeyed.
+are obeyed. One loop watches everybody at every moment; what takes time is a state of it.
 
     a service ends    ─► started again after a pause (backoff.py); too often in a row: give up
     no pulse for long ─► killed, and so the same
-    Restart           ─► replaced by one with further options; if that fails, as before
+    Restart           ─► replaced by one with further options (replacement.py); if that cannot be,
+                         it stays as it was, and whoever gave the order is told why
     Drain             ─► `run` returns, and the instance is stopped in order
 
 Streams outlive all of this but the end of their front end: the front ends keep what is live.
@@ -12,33 +13,32 @@ Streams outlive all of this but the end of their front end: the front ends keep 
 import select
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from supervisor_svc.backoff import Backoff
-from supervisor_svc.child import Child
 from supervisor_svc.control import Answer, Control, Drain, Reply, Restart
+from supervisor_svc.replacement import Refused, Replacement
 from supervisor_svc.stack import ChildDied, Stack
 from svc_shell.presence import is_up
 from svc_shell.pulse import PULSE_S, SIGNS_OF_LIFE, PulseWatch
 
 LOOK_S = PULSE_S
 UP_LOOK_S = 0.02
-RESTART_WAIT_S = 120.0
-"""A service that was restarted on order has so long to come up."""
+"""While somebody waits for a service to come up."""
 
 
-class _Care:
-    """What is known of one role's service."""
+class _Life:
+    """What is known of one process of a role."""
 
-    def __init__(self, run_dir: Path, role: str, restarts_max: int) -> None:
-        self.backoff = Backoff(restarts_max)
-        self.path = run_dir / SIGNS_OF_LIFE[role]
-        self.watch = PulseWatch(self.path)
-        self.due_at: float | None = None
-        """When it is to be started again."""
-        self.up_at: float | None = time.monotonic()
+    def __init__(self, stack: Stack, role: str, *, up_at: float | None = None) -> None:
+        self.child = stack.children[role]
+        self.watch = PulseWatch(stack.run_dir / SIGNS_OF_LIFE[role])
+        self.up_at = up_at
         """Since when it has been up; None: it has been started and is not up yet."""
         self.is_hung = False
+
+    def lived_s(self, now: float) -> float:
+        """How long it was up. The time that it took to get there is no merit of it."""
+        return now - self.up_at if self.up_at is not None else 0.0
 
 
 class Upkeep:
@@ -55,82 +55,96 @@ class Upkeep:
         hang_timeout_s: float,
         tell: Callable[[str], object],
     ) -> None:
+        now = time.monotonic()
         self._stack = stack
         self._hang_looks = hang_timeout_s / LOOK_S
         self._tell = tell
-        self._care = {role: _Care(stack.run_dir, role, restarts_max) for role in stack.children}
+        self._lives = {role: _Life(stack, role, up_at=now) for role in stack.children}
+        self._backoffs = {role: Backoff(restarts_max) for role in stack.children}
+        self._due_at: dict[str, float] = {}
+        """When those that have died are to be started again."""
+        self._orders: dict[str, tuple[Replacement, Answer]] = {}
         self._next_look = 0.0
         self._drains: list[Answer] = []
 
     def run(self) -> None:
         """Returns when a drain is ordered. Raises ChildDied when a service dies too often."""
         with Control(self._stack.run_dir) as control:
-            while not self._drains:
-                self._start_due()
-                pidfds = [c.pidfd for c in self._stack.children.values() if not c.has_ended]
-                orders = control.fileno()
-                ready, _, _ = select.select([orders, *pidfds], [], [], self._wait_s())
-                for role, child in self._stack.children.items():
-                    if child.has_ended and self._care[role].due_at is None:
-                        self._on_death(role, child)
-                if time.monotonic() >= self._next_look:
-                    self._look()
-                if orders in ready and (received := control.receive()) is not None:
-                    self._obey(*received)
+            try:
+                while not self._drains:
+                    if self._wait(control) and (received := control.receive()) is not None:
+                        self._obey(*received)
+                    self._turn(time.monotonic())
+            finally:
+                self._abandon_orders()
 
     def close(self) -> None:
         """Lets those go who wait for the end of the drain."""
         for answer in self._drains:
             answer.close()
 
-    def _wait_s(self) -> float:
-        moments = [care.due_at for care in self._care.values() if care.due_at is not None]
-        return max(0.0, min([self._next_look, *moments]) - time.monotonic())
+    def _wait(self, control: Control) -> bool:
+        """Returns when something may have happened; whether somebody gives an order."""
+        extra = [child for order, _ in self._orders.values() for child in order.extra]
+        everybody = [*self._stack.children.values(), *extra]
+        pidfds = [child.pidfd for child in everybody if not child.has_ended]
+        moments = [self._next_look, *self._due_at.values()]
+        timeout_s = max(0.0, min(moments) - time.monotonic())
+        if any(order.is_starting for order, _ in self._orders.values()):
+            timeout_s = min(timeout_s, UP_LOOK_S)
+        orders = control.fileno()
+        ready, _, _ = select.select([orders, *pidfds], [], [], timeout_s)
+        return orders in ready
+
+    def _turn(self, now: float) -> None:
+        self._advance_orders(now)
+        for role, child in self._stack.children.items():
+            if self._lives[role].child is not child:
+                self._lives[role] = _Life(self._stack, role)
+                self._due_at.pop(role, None)
+            elif child.has_ended and role not in self._due_at and role not in self._orders:
+                self._on_death(role, now)
+        for role in [role for role, due_at in self._due_at.items() if due_at <= now]:
+            if role not in self._orders:
+                self._launch(role)
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S
+            self._look(now)
 
     # -- deaths ------------------------------------------------------------------------------------
 
-    def _on_death(self, role: str, child: Child) -> None:
-        care = self._care[role]
-        now = time.monotonic()
-        pause_s = care.backoff.pause_s(now - care.up_at if care.up_at is not None else 0.0)
-        died = ChildDied(child, deaths=care.backoff.deaths)
+    def _on_death(self, role: str, now: float) -> None:
+        life, backoff = self._lives[role], self._backoffs[role]
+        pause_s = backoff.pause_s(life.lived_s(now))
         if pause_s is None:
-            raise died
-        why = "made no progress and " if care.is_hung else ""
-        self._tell(f"the {role} (pid {child.pid}) {why}{child.ending}; starting it again")
-        care.due_at = time.monotonic() + pause_s
+            raise ChildDied(life.child, deaths=backoff.deaths)
+        why = "made no progress and " if life.is_hung else ""
+        died = f"the {role} (pid {life.child.pid}) {why}{life.child.ending}"
+        self._tell(f"{died}; starting it again")
+        self._due_at[role] = now + pause_s
 
-    def _start_due(self) -> None:
-        for role, care in self._care.items():
-            if care.due_at is not None and care.due_at <= time.monotonic():
-                self._launch(role, self._stack.commands[role])
-
-    def _launch(self, role: str, command: list[str]) -> None:
-        self._stack.launch(role, command)
-        self._expect(role)
-
-    def _expect(self, role: str) -> None:
-        """A new service has been started."""
-        care = self._care[role]
-        care.due_at, care.up_at, care.is_hung = None, None, False
-        care.watch = PulseWatch(care.path)
+    def _launch(self, role: str) -> None:
+        self._stack.launch(role, self._stack.commands[role])
+        self._lives[role] = _Life(self._stack, role)
+        self._due_at.pop(role, None)
 
     # -- progress ----------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _look(self, now: float) -> None:
         """Ends whoever has shown no pulse over so many looks.
 
         Looks, not seconds: when this process or the whole machine was stopped for a while, nobody
         is to blame.
         """
-        self._next_look = time.monotonic() + LOOK_S
-        for role, care in self._care.items():
-            care.watch.look()
-            if care.up_at is None and care.due_at is None and is_up(self._stack.run_dir, role):
-                care.up_at = time.monotonic()
-            if care.watch.looks_without > self._hang_looks and care.due_at is None:
-                care.is_hung = True
-                self._stack.children[role].kill()
+        for role, life in self._lives.items():
+            if life.child.has_ended:
+                continue
+            life.watch.look()
+            if life.up_at is None and is_up(self._stack.run_dir, role):
+                life.up_at = now
+            if life.watch.looks_without > self._hang_looks:
+                life.is_hung = True
+                life.child.strike()
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -138,33 +152,31 @@ class Upkeep:
         if isinstance(order, Drain):
             self._drains.append(answer)
             answer.give(Reply(), keep=True)
-        elif order.role not in self._care:
-            answer.give(Reply(f"there is no {order.role}: choose of {', '.join(self._care)}"))
+        elif order.role not in self._lives:
+            answer.give(Reply(f"there is no {order.role}: choose of {', '.join(self._lives)}"))
+        elif order.role in self._orders:
+            answer.give(Reply(f"the {order.role} is being replaced already"))
         else:
-            answer.give(Reply(self._restart(order)))
+            self._tell(f"restarting the {order.role}")
+            replacement = Replacement(self._stack, order.role, order.arguments, time.monotonic())
+            self._orders[order.role] = replacement, answer
 
-    def _restart(self, order: Restart) -> str:
-        """Replaces a service; returns what went wrong, if anything."""
-        role, before = order.role, self._stack.commands[order.role]
-        self._tell(f"restarting the {role}")
-        error = self._stack.replace(role, [*before, *order.arguments])
-        if not error:
-            self._expect(role)
-            error = self._await_up(role)
-            if error:
-                self._stack.children[role].kill()
-                self._launch(role, before)
-        if error:
-            self._tell(f"{error}; it stays as it was")
-        return error
+    def _advance_orders(self, now: float) -> None:
+        for role, (replacement, answer) in list(self._orders.items()):
+            error = ""
+            try:
+                if not replacement.step(now):
+                    continue
+            except Refused as refused:
+                error = str(refused)
+                self._tell(f"{error}; the {role} stays as it was")
+                if self._stack.children[role].has_ended:
+                    self._launch(role)
+            del self._orders[role]
+            answer.give(Reply(error))
 
-    def _await_up(self, role: str) -> str:
-        """Waits until a new service is up; returns why it is not."""
-        child, deadline = self._stack.children[role], time.monotonic() + RESTART_WAIT_S
-        while not is_up(self._stack.run_dir, role):
-            if child.has_ended:
-                return f"the new {role} {child.ending}"
-            if time.monotonic() > deadline:
-                return f"the new {role} is not up after {RESTART_WAIT_S:g} s"
-            time.sleep(UP_LOOK_S)
-        return ""
+    def _abandon_orders(self) -> None:
+        for replacement, answer in self._orders.values():
+            replacement.abandon()
+            answer.give(Reply("the instance is shutting down"))
+        self._orders.clear()

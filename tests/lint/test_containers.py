@@ -53,7 +53,8 @@ def test_the_wheel_is_made_of_every_package() -> None:
     copied = {word for c in STAGES["wheel"] if c.cmd == "COPY" for word in c.value}
     packages = {path.parent.name for path in ROOT.glob("svc_*/__init__.py")}
     packages |= {path.parent.name for path in ROOT.glob("*_svc/__init__.py")}
-    assert packages | {"protos", "client/twostroke_client", "pyproject.toml"} <= copied
+    clients = {"client/twostroke_client", "client/twostroke_command"}
+    assert packages | clients | {"protos", "pyproject.toml"} <= copied
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line}
     assert copied - {"./"} == kept
 

@@ -4,6 +4,7 @@ import signal
 import socket
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -127,7 +128,10 @@ def test_a_restart_takes_options_and_a_drain_waits_for_the_end(slow_steps: None)
         assert serve.command("restart", "scheduler", "--policy", "priority") == (0, "")
         assert wait_until(lambda: client.server_status().policy == "priority", 10)
         code, said = serve.command("restart", "scheduler", "--policy", "no-such-thing")
-        assert (code, "the new scheduler exited with status" in said) == (1, True)
+        assert (code, "there is no policy 'no-such-thing'" in said) == (1, True)
+        assert client.server_status().policy == "priority"
+        code, said = serve.command("restart", "executor", "--model", "/no/such/model")
+        assert (code, "there is no folder /no/such/model" in said) == (1, True)
         assert serve.command("drain") == (0, "")
         *_, last = stream
         assert last.finish is not None
@@ -169,6 +173,40 @@ def test_a_port_in_use_is_one_sentence() -> None:
             assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in serve.errors()
             assert "error: the frontend" in serve.errors()
             assert "Traceback" not in serve.errors()
+
+
+@pytest.mark.parametrize(
+    "options", [("--policy", "no-such-thing"), ("--depth", "99"), ("--port", "-1")]
+)
+def test_a_wrong_option_is_a_usage_error(options: tuple[str, ...]) -> None:
+    with Serve(*options, wait=False) as serve:
+        assert serve.wait(30) == 2
+        assert f"Invalid value for '{options[0]}'" in serve.errors() or options[1] in serve.errors()
+        assert "Traceback" not in serve.errors()
+
+
+def test_an_interrupt_while_it_imports_leaves_no_traceback() -> None:
+    with Serve(wait=False) as serve:
+        status = Path(f"/proc/{serve.supervisor.pid}/status")
+        # Python catches SIGINT from its very start; the command lets go of it to import.
+        assert wait_until(lambda: not _catches_sigint(status), 10)
+        serve.signal(signal.SIGINT)
+        assert serve.wait(10) == -signal.SIGINT
+        assert serve.errors() == ""
+
+
+def _catches_sigint(status: Path) -> bool:
+    caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) & 1 << signal.SIGINT - 1)
+
+
+def test_an_interrupt_while_services_start_leaves_nothing() -> None:
+    with Serve(wait=False) as serve:
+        assert wait_until(lambda: any(serve.run_dirs.glob("*/*.lock")), 20)
+        serve.signal(signal.SIGINT)
+        assert serve.wait(20) in (0, 130)
+        assert "Traceback" not in serve.errors()
+        assert serve.leftovers() == []
 
 
 def test_an_unknown_model_is_one_sentence() -> None:

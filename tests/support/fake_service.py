@@ -8,6 +8,11 @@ badly on request:
     dies          exits with status 7 as soon as RUN_DIR/die exists
     stubborn      ignores SIGTERM
     beats         shows a pulse
+    refuses       exits with status 2, as for wrong options
+    late          as dies, a while after its start, before it is up
+    deaf          ignores SIGINT
+    wrong         finds its options wrong when it is asked
+    ponders       takes for ever over that
 """
 
 import os
@@ -27,17 +32,26 @@ from svc_wire.rundir import RunDir
 SIGNS = {"scheduler": "scheduler.sock", "executor": "ring-1-x"}
 LIFE_S_MAX = 60.0
 LOOK_S = 0.02
+LATE_S = 1.0
 
 
 def main(role: str, run_dir: Path, *behaviour: str) -> None:
     follow_parent()
+    if "--check" in behaviour:
+        time.sleep(LIFE_S_MAX if "ponders" in behaviour else 0.0)
+        sys.exit("Usage: ...\n\nError: Invalid value: bad" if "wrong" in behaviour else None)
     # A list, not an Event: a handler that sets the Event that its own thread waits on can deadlock.
     ended: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda signum, _: ended.append(signum))
     if "stubborn" in behaviour:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if "dies" in behaviour and (run_dir / "die").exists():
+    if "deaf" in behaviour:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if "refuses" in behaviour:
+        sys.exit(2)
+    if {"dies", "late"} & set(behaviour) and (run_dir / "die").exists():
+        time.sleep(LATE_S if "late" in behaviour else 0.0)
         os._exit(7)
     place = RunDir(run_dir)
     lock = place.take_over(role, 10.0) if "--replace" in behaviour else place.lock(role)

@@ -1,0 +1,136 @@
+"""Orders to a supervisor: services are replaced while it goes on watching everybody."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from supervisor_svc import control
+from supervisor_svc.control import ControlError, Restart
+from svc_shell.presence import is_up
+from tests.support.fake_stack import fakes_of, kept, say, until
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "run"
+    path.mkdir(mode=0o700)
+    yield path
+    assert not fakes_of(path), "a test left processes behind"
+
+
+def test_a_restart_on_order_takes_options_and_a_bad_one_is_taken_back(run_dir: Path) -> None:
+    with kept(run_dir) as (stack, _):
+        before = stack.pids
+        control.order(run_dir, Restart("scheduler", ("quick",)))
+        assert stack.pids["scheduler"] != before["scheduler"]
+        assert stack.commands["scheduler"][-1] == "quick"
+        (run_dir / "die").touch()
+        with pytest.raises(ControlError, match="the new scheduler exited with status 7"):
+            control.order(run_dir, Restart("scheduler", ("silent", "dies")))
+        until(lambda: is_up(run_dir, "scheduler"))
+        assert stack.commands["scheduler"][-1] == "quick"
+        # An executor has to go before its successor comes; here none would come at all.
+        with pytest.raises(ControlError, match="the new executor exited with status 7"):
+            control.order(run_dir, Restart("executor", ("dies",)))
+        until(lambda: is_up(run_dir, "executor"))
+        assert stack.commands["executor"][-1] != "dies"
+        with pytest.raises(ControlError, match="there is no printer"):
+            control.order(run_dir, Restart("printer"))
+
+
+def test_nonsense_is_no_order(run_dir: Path) -> None:
+    with kept(run_dir):
+        assert b"not an order" in say(run_dir, b"nonsense")
+
+
+def test_nobody_to_give_an_order_to(run_dir: Path) -> None:
+    with pytest.raises(ControlError, match="no instance runs in"):
+        control.find_instance(run_dir)
+    with pytest.raises(ControlError, match="is starting or shutting down"):
+        control.order(run_dir, control.Drain())
+
+
+def test_a_wrong_option_disturbs_nobody_and_its_reason_is_told(run_dir: Path) -> None:
+    with kept(run_dir) as (stack, said):
+        before = stack.pids
+        for role in ("scheduler", "executor", "frontend"):
+            with pytest.raises(ControlError, match=f"new {role} .* not start: Invalid value: bad"):
+                control.order(run_dir, Restart(role, ("wrong",)))
+        assert stack.pids == before
+        assert stack.commands["scheduler"][-1] != "wrong"
+    assert said[-1].endswith("Invalid value: bad; the frontend stays as it was")
+
+
+def test_everybody_is_watched_while_a_service_is_replaced(run_dir: Path) -> None:
+    with kept(run_dir) as (stack, _), ThreadPoolExecutor(1) as pool:
+        before = stack.pids
+        order = pool.submit(control.order, run_dir, Restart("executor", ("silent", "dies")))
+        until(lambda: stack.pids["executor"] != before["executor"])
+        os.kill(before["scheduler"], signal.SIGKILL)
+        until(lambda: stack.pids["scheduler"] != before["scheduler"])
+        with pytest.raises(ControlError, match="the executor is being replaced already"):
+            control.order(run_dir, Restart("executor"))
+        assert not order.done()
+        (run_dir / "die").touch()
+        with pytest.raises(ControlError, match="the new executor exited with status 7"):
+            order.result(timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("role", "behaviour", "what"),
+    [
+        ("scheduler", "ponders", "has not checked its options"),
+        ("scheduler", "silent", "is not up"),
+        ("executor", "silent", "is not up"),
+    ],
+)
+def test_each_state_of_a_replacement_has_a_bound(
+    run_dir: Path, role: str, behaviour: str, what: str
+) -> None:
+    with kept(run_dir, ready_s=3.0) as (stack, _):
+        began_s = time.monotonic()
+        with pytest.raises(ControlError, match=f"the new {role} {what} within 3 s"):
+            control.order(run_dir, Restart(role, (behaviour,)))
+        assert time.monotonic() - began_s < 10
+        until(lambda: is_up(run_dir, role))
+        assert stack.commands[role][-1] != behaviour
+
+
+def test_a_successor_that_never_takes_over_is_given_up(run_dir: Path) -> None:
+    with kept(run_dir, ready_s=2.0, scheduler="deaf") as (stack, _):
+        before = stack.pids
+        with pytest.raises(ControlError, match="has not taken over within 2 s"):
+            control.order(run_dir, Restart("scheduler"))
+        assert stack.pids == before
+
+
+def test_an_order_does_not_outlive_the_instance(run_dir: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with kept(run_dir) as (stack, _):
+            before = stack.pids["executor"]
+            order = pool.submit(control.order, run_dir, Restart("executor", ("silent",)))
+            until(lambda: stack.pids["executor"] != before)
+        with pytest.raises(ControlError, match="the instance is shutting down"):
+            order.result(timeout=20)
+
+
+def test_an_order_that_is_not_heard_any_more(run_dir: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{run_dir}/supervisor")
+        listener.listen()
+
+        def hang_up() -> None:
+            listener.accept()[0].close()
+
+        threading.Thread(target=hang_up).start()
+        with pytest.raises(ControlError, match="is starting or shutting down"):
+            control.order(run_dir, Restart("scheduler"))
