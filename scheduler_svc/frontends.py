@@ -1,7 +1,7 @@
 """The scheduler's link to the front ends: who they are, whose a sequence is, what they are told.
 
-A front end that is silent for too long, or too slow to take its messages, is dropped, and its
-requests are aborted: one of them must never hold up the others or the executor.
+A front end that is silent for too long, or too slow to take its messages, is dropped: one of them
+must never hold up the others or the executor. Its requests may be taken over by others.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from svc_wire.frontend_link import (
     to_frontend,
     to_scheduler,
 )
-from svc_wire.ids import SeqId
+from svc_wire.ids import FinishReason, SeqId
 from svc_wire.rundir import remove_socket
 
 SILENCE_MAX_S = 10.0
@@ -77,8 +77,7 @@ class Frontends:
         self._early: dict[bytes, Attach] = {}
         self._owner: dict[SeqId, tuple[Frontend, int]] = {}
         self._pending: dict[Frontend, _Pending] = {}
-        self.dropped: list[SeqId] = []
-        """Sequences whose front end is gone; the service aborts them."""
+        self._dropped: list[SeqId] = []
 
     # -- in ----------------------------------------------------------------------------------------
 
@@ -155,15 +154,38 @@ class Frontends:
         self._pending.pop(frontend, None)
         for seq_id in frontend.sequences.values():
             del self._owner[seq_id]
-            self.dropped.append(seq_id)
+            self._dropped.append(seq_id)
         frontend.sequences.clear()
+
+    def take_dropped(self) -> list[SeqId]:
+        """Sequences whose front end has gone since the last call."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
 
     # -- which sequence is whose -------------------------------------------------------------------
 
     def accept(self, frontend: Frontend, key: int, seq_id: SeqId) -> None:
-        """Notes that `seq_id` serves the front end's `key`."""
+        """Notes that `seq_id` serves the front end's `key`, and nobody else's."""
+        if (owner := self._owner.pop(seq_id, None)) is not None:
+            self._tell_taken_over(*owner)
         frontend.sequences[key] = seq_id
         self._owner[seq_id] = (frontend, key)
+
+    def _tell_taken_over(self, frontend: Frontend, key: int) -> None:
+        del frontend.sequences[key]
+        finished = Finished(
+            key=key,
+            reason=FinishReason.ABORT,
+            message="",
+            prompt_tokens=0,
+            cached_tokens=0,
+            output_tokens=0,
+            preemptions=0,
+            queued_ns=0,
+            running_ns=0,
+            busy_share=0.0,
+        )
+        self._pending.setdefault(frontend, _Pending()).finished.append(finished)
 
     # -- out ---------------------------------------------------------------------------------------
 

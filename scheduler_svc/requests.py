@@ -6,18 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import structlog
 
-from scheduler_svc.core import Ending, Rejection, Request, Scheduler, StepOutput
+from scheduler_svc.core import Ending, Int32s, Rejection, Request, Scheduler, StepOutput
 from scheduler_svc.frontends import Frontend, Frontends
 from scheduler_svc.meter import BusyMeter
+from scheduler_svc.orphans import Orphans
 from svc_wire.frontend_link import Abort, Finished, Rejected, Submit
 from svc_wire.ids import FinishReason, RejectReason, SeqId
+
+log = structlog.get_logger(service="scheduler")
 
 
 @dataclass(slots=True, eq=False)
 class _Progress:
     """When a request passed its stations."""
 
+    stream: bytes
     submitted_ns: int
     first_row_ns: int = 0
     busy_at_first_row_ns: int = 0
@@ -26,11 +31,17 @@ class _Progress:
 class Requests:
     """Those that were accepted and have not ended."""
 
-    def __init__(self, core: Scheduler, frontends: Frontends, meter: BusyMeter) -> None:
+    def __init__(
+        self, core: Scheduler, frontends: Frontends, meter: BusyMeter, resume_grace_s: float
+    ) -> None:
         self._core = core
         self._frontends = frontends
         self._meter = meter
         self._progress: dict[SeqId, _Progress] = {}
+        self._by_stream: dict[bytes, SeqId] = {}
+        """Those whose stream has a name."""
+        self._orphans = Orphans(resume_grace_s)
+        self._undelivered: list[StepOutput] = []
 
     def __len__(self) -> int:
         return len(self._progress)
@@ -38,29 +49,64 @@ class Requests:
     # -- in ----------------------------------------------------------------------------------------
 
     def submit(self, frontend: Frontend, submit: Submit, *, is_draining: bool) -> None:
-        """Accepts it, or tells the front end why not."""
+        """Accepts it, hands it over if its stream is here, or tells the front end why not."""
         try:
-            if is_draining and not submit.was_accepted:
-                raise Rejection(RejectReason.DRAINING, "the scheduler is shutting down")
             if submit.key in frontend.sequences:
                 raise Rejection(RejectReason.INVALID, f"the key {submit.key} is in use")
-            seq_id = self._core.add(_request_of(submit), now_s=time.monotonic())
+            if (seq_id := self._by_stream.get(submit.stream)) is not None:
+                if self._hand_over(seq_id, frontend, submit):
+                    return
+                # It cannot be gone on with; its client is here, so nobody waits for it any more.
+                self._abort(seq_id, FinishReason.ABORT)
+            elif is_draining and not submit.was_accepted:
+                raise Rejection(RejectReason.DRAINING, "the scheduler is shutting down")
+            request = _request_of(submit, was_accepted=submit.was_accepted or seq_id is not None)
+            self._add(frontend, submit, self._core.add(request, now_s=time.monotonic()))
         except Rejection as rejection:
             message = Rejected(submit.key, rejection.reason, rejection.message)
             self._frontends.reject(frontend, message)
-            return
+
+    def _add(self, frontend: Frontend, submit: Submit, seq_id: SeqId) -> None:
         self._frontends.accept(frontend, submit.key, seq_id)
-        self._progress[seq_id] = _Progress(time.monotonic_ns())
+        self._progress[seq_id] = _Progress(submit.stream, time.monotonic_ns())
+        if submit.stream:
+            self._by_stream[submit.stream] = seq_id
+
+    def _hand_over(self, seq_id: SeqId, frontend: Frontend, submit: Submit) -> bool:
+        """Gives a sequence to the front end whose client has come back, with the tokens since.
+
+        False if it has ended, or is not what the client has begun to read.
+        """
+        self.deliver()  # or what is under way to the old owner would come to the new one twice
+        begun = np.concatenate([_ids(submit.prompt), _ids(submit.output)])
+        since = self._core.continuation(seq_id, begun)
+        if since is None:
+            return False
+        self._orphans.remove(seq_id)
+        self._frontends.accept(frontend, submit.key, seq_id)
+        for index, token in enumerate(since.tolist(), len(_ids(submit.output))):
+            self._frontends.add_token(seq_id, index, token)
+        return True
 
     def abort(self, frontend: Frontend, abort: Abort) -> None:
         if (seq_id := frontend.sequences.get(abort.key)) is not None:
             self._abort(seq_id, abort.reason)
 
-    def abort_dropped(self) -> None:
-        """Ends the sequences whose front end is gone."""
-        for seq_id in self._frontends.dropped:
+    # -- front ends come and go --------------------------------------------------------------------
+
+    def orphan(self, now: float) -> None:
+        """Notes whose front ends have gone, and aborts those for whom nobody has come."""
+        dropped = self._frontends.take_dropped()
+        if dropped:
+            log.info("requests without a front end", requests=len(dropped))
+        self._orphans.add(dropped, now)
+        for seq_id in self._orphans.overdue(now):
             self._abort(seq_id, FinishReason.ABORT)
-        self._frontends.dropped.clear()
+
+    def abort_dropped(self) -> None:
+        """Aborts those whose front ends have gone."""
+        for seq_id in self._frontends.take_dropped():
+            self._abort(seq_id, FinishReason.ABORT)
 
     def _abort(self, seq_id: SeqId, reason: FinishReason) -> None:
         if (ending := self._core.abort(seq_id, reason)) is not None:
@@ -76,18 +122,27 @@ class Requests:
             progress.first_row_ns = now_ns
             progress.busy_at_first_row_ns = self._meter.busy_ns
 
-    def deliver(self, output: StepOutput) -> None:
-        """Passes on what a step brought."""
-        for seq_id, index, token in zip(
-            output.seq_ids.tolist(), output.indices.tolist(), output.tokens.tolist(), strict=True
-        ):
-            self._frontends.add_token(seq_id, index, token)
-        self.end(output.endings)
+    def committed(self, outputs: Iterable[StepOutput]) -> None:
+        """What steps brought; it goes out with `deliver`, when there is time."""
+        self._undelivered += outputs
+
+    def deliver(self) -> None:
+        """Passes on what steps brought."""
+        outputs, self._undelivered = self._undelivered, []
+        for output in outputs:
+            seq_ids, indices, tokens = output.seq_ids, output.indices, output.tokens
+            for seq_id, index, token in zip(
+                seq_ids.tolist(), indices.tolist(), tokens.tolist(), strict=True
+            ):
+                self._frontends.add_token(seq_id, index, token)
+            self.end(output.endings)
 
     def end(self, endings: Iterable[Ending]) -> None:
         """Tells the front ends how sequences ended."""
         for ending in endings:
             progress = self._progress.pop(ending.seq_id)
+            self._by_stream.pop(progress.stream, None)
+            self._orphans.remove(ending.seq_id)
             key = self._frontends.key_of(ending.seq_id)
             if key is not None:
                 finished = self._finished(key, ending, progress)
@@ -113,11 +168,15 @@ class Requests:
         )
 
 
-def _request_of(submit: Submit) -> Request:
+def _ids(data: bytes) -> Int32s:
+    return np.frombuffer(data, "<i4").astype(np.int32)
+
+
+def _request_of(submit: Submit, *, was_accepted: bool) -> Request:
     return Request(
-        prompt=np.frombuffer(submit.prompt, "<i4").astype(np.int32),
-        output=np.frombuffer(submit.output, "<i4").astype(np.int32),
-        was_accepted=submit.was_accepted,
+        prompt=_ids(submit.prompt),
+        output=_ids(submit.output),
+        was_accepted=was_accepted,
         max_tokens=submit.max_tokens,
         min_tokens=submit.min_tokens,
         stop_ids=submit.stop_ids,

@@ -44,6 +44,7 @@ class Service:
         *,
         stall_timeout_s: float,
         drain_timeout_s: float,
+        resume_grace_s: float,
         pulse: Callable[[], object],
     ) -> None:
         """`pulse` shows that the loop turns; see svc_shell/pulse.py."""
@@ -55,7 +56,7 @@ class Service:
         self._executor = ExecutorLink(context, run_dir.executor_endpoint)
         self._frontends = Frontends(context, run_dir.scheduler_endpoint)
         meter = BusyMeter()
-        self._requests = Requests(self._core, self._frontends, meter)
+        self._requests = Requests(self._core, self._frontends, meter, resume_grace_s)
         self._steps = Steps(self._core, self._executor, self._requests, meter)
         self._condition = Condition(self._core, self._executor, self._steps, meter, stall_timeout_s)
         self._policy_desk = PolicyDesk(self._core)
@@ -98,15 +99,15 @@ class Service:
     def _turn(self) -> None:
         """One pass: results and plans first, then everything else."""
         outputs, events = self._steps.settle()
+        self._requests.committed(outputs)
         now = time.monotonic()
         for event in [*events, *self._executor.receive(now)]:
             self._on_executor(event)
         status = self._condition.status(now)
         self._serve(now, status)
         self._steps.plan()
-        for output in outputs:
-            self._requests.deliver(output)
-        self._requests.abort_dropped()
+        self._requests.deliver()
+        self._requests.orphan(now)
         self._frontends.flush()
         self._condition.tell_if_changed(status, self._frontends)
         if now >= self._next_tick:

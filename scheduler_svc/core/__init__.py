@@ -9,6 +9,7 @@ from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import (
     Ending,
+    Int32s,
     PlannedStep,
     PolicyFault,
     ProtocolViolation,
@@ -21,6 +22,7 @@ from scheduler_svc.core.types import (
 
 __all__ = [
     "Ending",
+    "Int32s",
     "PlannedStep",
     "Policy",
     "PolicyFault",

@@ -14,7 +14,7 @@ from scheduler_svc.core.policies import LoadView, Policy
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.suspects import Suspects
 from scheduler_svc.core.tenants import Tenants
-from scheduler_svc.core.types import Ending, Request, SchedulerConfig
+from scheduler_svc.core.types import Ending, Int32s, Request, SchedulerConfig
 from svc_wire.ids import FinishReason, SeqId
 
 
@@ -101,6 +101,13 @@ class Roster:
             sequence.cached_tokens = min(cached, len(request.prompt))
             self.tenants.admitted(request.tenant, len(request.prompt), sequence.cached_tokens)
         return cached
+
+    def known_tokens(self, sequence: Sequence) -> Int32s:
+        """Prompt and committed output, of one that waits or runs."""
+        if sequence.lane is None:
+            return sequence.tokens
+        assert self.batch is not None
+        return self.batch.table.known_tokens(sequence.lane)
 
     def preempt(self, batch: Batch, sequence: Sequence) -> None:
         sequence.preemptions += 1

@@ -19,6 +19,7 @@ from scheduler_svc.core.tenants import TenantUsage
 from scheduler_svc.core.types import (
     NOTHING,
     Ending,
+    Int32s,
     PlannedStep,
     Rejection,
     Request,
@@ -146,6 +147,17 @@ class Scheduler:
         sequence = self._roster.sequences.get(seq_id)
         return self._roster.end(sequence, reason) if sequence else None
 
+    def continuation(self, seq_id: SeqId, begun: Int32s) -> Int32s | None:
+        """The known tokens after `begun`, prompt first; None if it did not begin so, or has ended.
+
+        Both are [N]; the result is a copy.
+        """
+        sequence = self._roster.sequences.get(seq_id)
+        if sequence is None:
+            return None
+        tokens = self._roster.known_tokens(sequence)
+        return tokens[len(begun) :].copy() if _begins_with(tokens, begun) else None
+
     # -- steps -------------------------------------------------------------------------------------
 
     def plan(self, frame: PlanFrame) -> PlannedStep | None:
@@ -202,3 +214,7 @@ class Scheduler:
     def check(self) -> None:
         """Asserts every invariant; for tests, the simulation, and production when idle."""
         self._roster.check(self.config.depth)
+
+
+def _begins_with(tokens: Int32s, begun: Int32s) -> bool:
+    return len(tokens) >= len(begun) and bool((tokens[: len(begun)] == begun).all())
