@@ -8,9 +8,12 @@ have.
     state(tokens)  = sum over positions p of weight(p) * cell(p, token[p])   mod 2**64
     next token     = finalise(state + salt(sampling)) mod vocab_size
     if banned      : the next one upwards that is not a stop id
+    penalties      : add strength(sampling) * sum of mark(token, in the output) to the state
 
 Weights are odd, so that any single wrong token changes the state. The sampling parameters and the
-seed count only at a temperature above 0, as with a real model.
+seed count only at a temperature above 0, as with a real model; penalties count always. What they
+see of the history is what a real sampler sees: which tokens, how often, of prompt or output.
+Log-probabilities are another function of position and token.
 """
 
 from collections.abc import Sequence
@@ -18,8 +21,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from svc_wire.frames import BatchPlan
+from svc_wire.frames import BatchPlan, Int32s, StepLogprobs
 from svc_wire.frontend_link import Sampling
+from svc_wire.ids import LOGPROBS_MAX, NO_TOKEN
 
 UInt64s = npt.NDArray[np.uint64]
 
@@ -42,7 +46,8 @@ def expected_tokens(
     Stop ids are not sampled among the first `min_tokens`.
     """
     state = sum(weight(p) * cell(p, token) for p, token in enumerate(prompt))
-    added, output = salt(sampling), list[int]()
+    added, output, strong = salt(sampling), list[int](), strength(sampling)
+    added += strong * sum(mark(token, is_output=False) for token in prompt)
     for position in range(len(prompt), len(prompt) + max_tokens):
         token = finalise(state + added) % vocab_size
         if len(output) < min_tokens:
@@ -52,7 +57,20 @@ def expected_tokens(
         if token in stop_ids:
             break
         state += weight(position) * cell(position, token)
+        added += strong * mark(token, is_output=True)
     return output
+
+
+def expected_logprobs(
+    position: int, token: int, alternatives: int, vocab_size: int
+) -> tuple[float, list[tuple[int, float]]]:
+    """Of the token sampled for `position`, and (id, log-probability) of each alternative.
+
+    Multiples of 1/64, so that a float32 holds them.
+    """
+    chosen = -((token * 31 + position * 7) % 1024) / 64
+    ids = range(min(alternatives, vocab_size))
+    return chosen, [((token + k) % vocab_size, chosen - k / 8) for k in ids]
 
 
 def cell(position: int, token: int) -> int:
@@ -74,6 +92,20 @@ def salt(sampling: Sampling) -> int:
     return sum(part * factor for part, factor in zip(parts, _SALTS, strict=True)) & _MASK
 
 
+def mark(token: int, *, is_output: bool) -> int:
+    """What a token adds to a history."""
+    return finalise(2 * token + is_output + 1)
+
+
+def strength(sampling: Sampling) -> int:
+    """How much a history counts; 0 without penalties."""
+    if not sampling.has_penalties:
+        return 0
+    floats = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+    parts: list[int] = np.array(floats, np.float32).view(np.uint32).tolist()
+    return sum(part * factor for part, factor in zip(parts, _SALTS, strict=False)) & _MASK
+
+
 def finalise(state: int) -> int:
     """Mixes all bits of `state` mod 2**64."""
     x = state & _MASK
@@ -91,6 +123,36 @@ def salts(plan: BatchPlan) -> UInt64s:
         total += values.view(np.uint32).astype(np.uint64) * np.uint64(factor)
     total *= plan.temperature > 0
     return total
+
+
+def marks(plan: BatchPlan, token_ids: Int32s) -> UInt64s:
+    """The sum [R] of the marks of each row's input tokens."""
+    outputs = plan.positions >= plan.prompt_len.repeat(np.diff(plan.query_indptr))
+    each = finalise_all(2 * token_ids.astype(np.uint64) + outputs + np.uint64(1))
+    sums: UInt64s = np.add.reduceat(each, plan.query_indptr[:-1])
+    return sums
+
+
+def strengths(plan: BatchPlan) -> UInt64s:
+    """`strength` for all rows of a plan that have penalties, [R]."""
+    total = np.zeros(len(plan.repetition_penalty), np.uint64)
+    floats = (plan.repetition_penalty, plan.presence_penalty, plan.frequency_penalty)
+    for values, factor in zip(floats, _SALTS, strict=False):
+        total += values.view(np.uint32).astype(np.uint64) * np.uint64(factor)
+    return total
+
+
+def logprobs(plan: BatchPlan, token: Int32s, vocab_size: int) -> StepLogprobs | None:
+    """`expected_logprobs` of the tokens [R], as far as rows of the plan ask."""
+    most = int(plan.logprobs.max())
+    if not most:
+        return None
+    chosen = -((token * 31 + plan.row_stop * 7) % 1024).astype(np.float32) / 64
+    index = np.arange(LOGPROBS_MAX if most > 1 else 0, dtype=np.int32)
+    exists = index < vocab_size
+    ids = np.where(exists, (token[:, None] + index) % vocab_size, NO_TOKEN).astype(np.int32)
+    top = np.where(exists, chosen[:, None] - index / np.float32(8), -np.inf).astype(np.float32)
+    return StepLogprobs(chosen, ids, top)
 
 
 def finalise_all(states: UInt64s) -> UInt64s:

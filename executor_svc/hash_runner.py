@@ -3,7 +3,9 @@
 Each KV slot has a cell that holds the position and the token that were written there. A row reads
 positions [0:stop) back through its blocks and insists that each cell carries its own position; the
 sampled token is a hash of the tokens read (hash_model.py). A wrong block, a block reused too early,
-a lost carry-over or parameters of another row change the output or raise. numpy only, no torch.
+a lost carry-over or parameters of another row change the output or raise. So does a history that
+penalties need and that is not whole: it is kept a lane, and fed by nothing but input tokens.
+numpy only, no torch.
 """
 
 import time
@@ -13,7 +15,15 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from executor_svc.hash_model import UInt64s, finalise_all, salts, weight
+from executor_svc.hash_model import (
+    UInt64s,
+    finalise_all,
+    logprobs,
+    marks,
+    salts,
+    strengths,
+    weight,
+)
 from executor_svc.runner import RunnerError
 from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.frames import BatchPlan, Int32s, Int64s, StepResult, StepTiming
@@ -53,6 +63,7 @@ class HashRunner:
         self._cells = np.zeros((capacity.num_blocks + 1, capacity.block_size), np.int64)
         self._lane_token = np.zeros(capacity.lanes, np.int32)
         self._lane_stopped = np.zeros(capacity.lanes, np.bool_)
+        self._lane_history = np.zeros(capacity.lanes, np.uint64)
         self._in_flight: deque[StepResult] = deque()
         self._due_ns = 0
 
@@ -66,6 +77,7 @@ class HashRunner:
     def submit(self, plan: BatchPlan, received_ns: int) -> None:
         begin_ns = self._clock_ns()
         status, token = self._execute(plan)
+        told = logprobs(plan, token, self.capacity.vocab_size)
         end_ns = self._clock_ns()
         if self._step_ns:
             begin_ns = max(begin_ns, self._due_ns)
@@ -77,7 +89,7 @@ class HashRunner:
             compute_begin_ns=begin_ns,
             compute_end_ns=end_ns,
         )
-        self._in_flight.append(StepResult(plan.epoch, plan.step, status, token, timing))
+        self._in_flight.append(StepResult(plan.epoch, plan.step, status, token, timing, told))
 
     def poll(self) -> StepResult | None:
         if not self._in_flight:
@@ -99,10 +111,13 @@ class HashRunner:
 
     def _execute(self, plan: BatchPlan) -> tuple[Bytes, Int32s]:
         """row_status [R] and row_token [R]. Raises RunnerError."""
-        masked = self._write(plan)
+        token_ids, masked = self._carry_over(plan)
+        self._write(plan, token_ids, masked)
         states = self._read(plan, np.where(masked, 0, plan.row_stop))
         if np.count_nonzero(plan.temperature):
             states += salts(plan)
+        if np.count_nonzero(penalised := (plan.row_flags & _PENALISED) != 0):
+            states += self._remember(plan, token_ids, penalised)
         drawn = (finalise_all(states) % np.uint64(self.capacity.vocab_size)).astype(np.int32)
         stopped = self._stop(plan, drawn)
         samples = ((plan.row_flags & _SAMPLES) != 0) & ~masked
@@ -112,21 +127,33 @@ class HashRunner:
         self._lane_stopped[lane] = stopped[samples]
         return status, np.where(samples, drawn, _NO_TOKEN)
 
-    def _write(self, plan: BatchPlan) -> Bools:
-        """Carries over, and writes the cells of the T input tokens; returns the masked rows [R]."""
+    def _carry_over(self, plan: BatchPlan) -> tuple[Int32s, Bools]:
+        """The input tokens [T], and which rows are masked [R]."""
         carries = (plan.row_flags & _CARRY) != 0
         masked: Bools = carries & self._lane_stopped[plan.row_lane]
-        token_ids, kv_slots = plan.token_ids, plan.kv_slots
+        token_ids = plan.token_ids
         if np.count_nonzero(carries):
             token_ids = token_ids.copy()
             last = plan.query_indptr[1:][carries] - 1
             token_ids[last] = self._lane_token[plan.row_lane[carries]]
+        return token_ids, masked
+
+    def _write(self, plan: BatchPlan, token_ids: Int32s, masked: Bools) -> None:
+        """Writes the cells of the T input tokens."""
+        kv_slots = plan.kv_slots
         if np.count_nonzero(masked):
             scrap = self.capacity.num_blocks * self.capacity.block_size
             kv_slots = np.where(np.repeat(masked, np.diff(plan.query_indptr)), scrap, kv_slots)
         cells = (self._positions[plan.positions] << 32) + token_ids
         self._cells.reshape(-1)[kv_slots] = cells + 1
-        return masked
+
+    def _remember(self, plan: BatchPlan, token_ids: Int32s, penalised: Bools) -> UInt64s:
+        """Adds the input tokens to the histories; returns what penalties add to the states [R]."""
+        lanes = plan.row_lane
+        history: UInt64s = np.where(plan.row_start == 0, _NONE, self._lane_history[lanes])
+        history += marks(plan, token_ids)
+        self._lane_history[lanes[penalised]] = history[penalised]
+        return history * strengths(plan) * penalised
 
     def _read(self, plan: BatchPlan, stop: Int32s) -> UInt64s:
         """The state [R] of the tokens at [0:stop) of each row. Raises RunnerError."""
@@ -169,6 +196,9 @@ def _weights(count: int) -> Int64s:
 
 
 # Plain integers: arithmetic of numpy arrays with enum members is several times slower.
-_SAMPLES, _CARRY, _BAN_STOP = int(RowFlag.SAMPLES), int(RowFlag.CARRY), int(RowFlag.BAN_STOP)
+_SAMPLES, _CARRY, _BAN_STOP, _PENALISED = (
+    int(flag) for flag in (RowFlag.SAMPLES, RowFlag.CARRY, RowFlag.BAN_STOP, RowFlag.PENALISED)
+)
 _MASKED, _STOPPED = int(RowStatus.MASKED), int(RowStatus.STOPPED)
 _NO_TOKEN = np.int32(NO_TOKEN)
+_NONE = np.uint64(0)

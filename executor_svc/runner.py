@@ -1,16 +1,23 @@
 """The seam of the executor: whatever executes plans is a Runner.
 
 Steps run strictly in the order of `submit`. Between steps a runner keeps only what the host cannot
-know yet: each lane's last sampled token, and whether it stopped. What a runner does with a plan:
+know yet: each lane's last sampled token, whether it stopped, and, for penalties, the history of its
+tokens. What a runner does with a plan:
 
 1. Carry-over first: where a row has RowFlag.CARRY, its last input token is the lane's last sampled
    token. If that lane has stopped (its last sampled token was one of the stop ids), the row is
    MASKED: it writes no KV that anybody reads, samples nothing, and leaves the lane stopped.
-2. Write the KV of the T input tokens to `kv_slots`; attend over [0:position] of each row through
+2. Where a row has RowFlag.PENALISED, its input tokens join the lane's history: as prompt at
+   positions below prompt_len, as output from there on. A row_start of 0 begins a new history.
+3. Write the KV of the T input tokens to `kv_slots`; attend over [0:position] of each row through
    its blocks.
-3. Where a row has RowFlag.SAMPLES, sample a token for position row_stop, never a stop id if the row
-   has RowFlag.BAN_STOP. The token becomes the lane's last; the lane is stopped if it is a stop id,
-   or if nothing could be sampled (ERROR). A sampling row without CARRY starts its lane afresh.
+4. Where a row has RowFlag.SAMPLES, sample a token for position row_stop, never a stop id if the row
+   has RowFlag.BAN_STOP. Penalties change the scores before anything else: repetition_penalty
+   divides them if positive, and multiplies them if not, for every token of the history; then
+   frequency_penalty comes off as often as a token is in the output, presence_penalty once.
+   The token becomes the lane's last; the lane is stopped if it is a stop id, or if nothing could
+   be sampled (ERROR). A sampling row without CARRY starts its lane afresh.
+5. Where some row has `logprobs`, the result has StepLogprobs, as far as the row that asks for most.
 """
 
 from typing import Protocol

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from svc_wire.capacity import Capacity
 from svc_wire.errors import InvalidFrame
-from svc_wire.ids import RowFlag
+from svc_wire.ids import LOGPROBS_MAX, PENALTY_MAX, REPETITION_PENALTY_MIN, RowFlag
 from svc_wire.layout import field_offset
 from svc_wire.record import Bytes
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 TEMPERATURE_MAX = 1e4
 
-_KNOWN_FLAGS = bytes(range(1 + (RowFlag.SAMPLES | RowFlag.CARRY | RowFlag.BAN_STOP)))
+_KNOWN_FLAGS = bytes(range(1 + sum(RowFlag)))
 _NOT_SAMPLING = bytes(flags for flags in _KNOWN_FLAGS if not flags & RowFlag.SAMPLES)
+_KNOWN_LOGPROBS = bytes(range(1 + 1 + LOGPROBS_MAX))
 _ONE = np.uint32(1)
 
 
@@ -42,21 +43,26 @@ class PlanBounds:
         self._offsets = np.arange(capacity.tokens_max, dtype=np.int32)
         self._row_ints = _Matrix(
             raw, dtype, np.uint32,
-            row_lane=capacity.lanes, row_start=length_end, row_stop=length_end + 1, top_k=2**31,
+            row_lane=capacity.lanes, row_start=length_end, row_stop=length_end + 1,
+            prompt_len=length_end + 1, top_k=2**31,
         )  # fmt: skip
         self._token_ints = _Matrix(
             raw, dtype, np.uint32,
             token_ids=capacity.vocab_size, positions=length_end, kv_slots=kv_end,
         )  # fmt: skip
         self._row_floats = _Matrix(
-            raw, dtype, np.float32, temperature=TEMPERATURE_MAX, top_p=1.0, min_p=1.0
-        )
+            raw, dtype, np.float32, temperature=TEMPERATURE_MAX, top_p=1.0, min_p=1.0,
+            repetition_penalty=PENALTY_MAX, presence_penalty=PENALTY_MAX,
+            frequency_penalty=PENALTY_MAX,
+        )  # fmt: skip
+        lowest = [0.0, 0.0, 0.0, REPETITION_PENALTY_MIN, -PENALTY_MAX, -PENALTY_MAX]
+        self._lowest_floats = np.array([[low] for low in lowest], np.float32)
 
     def check(self, plan: "BatchPlan") -> None:
         """Raises InvalidFrame, naming the field, unless every value is one that can be executed."""
         self._row_ints.check_below(plan.rows)
         self._token_ints.check_below(plan.tokens)
-        self._row_floats.check_between_zero_and(plan.rows)
+        self._row_floats.check_from(self._lowest_floats, plan.rows)
         self._check_intervals(plan)
         self._check_rows(plan)
         blocks = plan.block_ids.view(np.uint32)
@@ -86,11 +92,13 @@ class PlanBounds:
         _require(plan.positions.tobytes() == expected.tobytes(), "positions")
 
     def _check_rows(self, plan: "BatchPlan") -> None:
-        """No lane comes twice, flags are known, stop ids are in bounds."""
+        """No lane comes twice, flags and counts are known, stop ids are in bounds."""
         _require(np.count_nonzero(np.bincount(plan.row_lane)) == plan.rows, "row_lane")
         flags = plan.row_flags.tobytes()
         _require(not flags.translate(None, delete=_KNOWN_FLAGS), "row_flags")
         _require(len(flags.translate(None, delete=_NOT_SAMPLING)) == plan.samples, "samples")
+        asked = plan.logprobs.tobytes()
+        _require(not asked.translate(None, delete=_KNOWN_LOGPROBS), "logprobs")
         # NO_TOKEN, which is -1, becomes 0.
         stops = plan.stop_ids.view(np.uint32) + _ONE
         _require(not np.count_nonzero(stops > self._stops_last), "stop_ids")
@@ -110,10 +118,10 @@ class _Matrix:
         if np.count_nonzero(bad):
             self._refuse(bad)
 
-    def check_between_zero_and(self, count: int) -> None:
-        """As `check_below`, for [0:limit] with both ends; NaN lies outside."""
+    def check_from(self, lowest: npt.NDArray[Any], count: int) -> None:
+        """As `check_below`, for [lowest:limit] with both ends; NaN lies outside."""
         values = self.values[:, :count]
-        good = (values >= 0) & (values <= self.limits)
+        good = (values >= lowest) & (values <= self.limits)
         if np.count_nonzero(good) != good.size:
             self._refuse(~good)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from svc_wire.bounds import PlanBounds
 from svc_wire.capacity import Capacity
 from svc_wire.errors import InvalidFrame
-from svc_wire.ids import NO_TOKEN, RowStatus
+from svc_wire.ids import LOGPROBS_MAX, NO_TOKEN, RowStatus
 from svc_wire.layout import (
     PLAN_MAGIC,
     RESULT_MAGIC,
@@ -51,11 +51,16 @@ class BatchPlan:
     row_lane: Int32s  # [R]
     row_start: Int32s  # [R]
     row_stop: Int32s  # [R]
+    prompt_len: Int32s  # [R]
     row_flags: Bytes  # [R]
+    logprobs: Bytes  # [R] 0 is off, else 1 + the alternatives
     temperature: Float32s  # [R]
     top_k: Int32s  # [R]
     top_p: Float32s  # [R]
     min_p: Float32s  # [R]
+    repetition_penalty: Float32s  # [R]
+    presence_penalty: Float32s  # [R]
+    frequency_penalty: Float32s  # [R]
     seed: Int64s  # [R]
     stop_ids: Int32s  # [R, STOP_IDS_MAX]
     token_ids: Int32s  # [T]
@@ -100,6 +105,17 @@ class StepTiming:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StepLogprobs:
+    """Log-probabilities in the model's own distribution: before bans, penalties, temperature and
+    filters. At most 0, never NaN; without meaning for rows that did not ask or have no token.
+    """
+
+    chosen: Float32s  # [R] of the sampled token
+    top_ids: Int32s  # [R, LOGPROBS_MAX], the most likely first; NO_TOKEN beyond the vocabulary
+    top: Float32s  # [R, LOGPROBS_MAX]; both [R, 0] if no row asked for alternatives
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
     """What a step produced; owns its arrays (R rows, in the order of the plan)."""
 
@@ -108,6 +124,8 @@ class StepResult:
     row_status: Bytes  # [R] RowStatus
     row_token: Int32s  # [R] NO_TOKEN where nothing was sampled
     timing: StepTiming
+    logprobs: StepLogprobs | None = None
+    """None if no row of the step asked."""
 
 
 class PlanFrame(Record):
@@ -129,11 +147,16 @@ class PlanFrame(Record):
         self.row_lane: Int32s = view["row_lane"]
         self.row_start: Int32s = view["row_start"]
         self.row_stop: Int32s = view["row_stop"]
+        self.prompt_len: Int32s = view["prompt_len"]
         self.row_flags: Bytes = view["row_flags"]
+        self.logprobs: Bytes = view["logprobs"]
         self.temperature: Float32s = view["temperature"]
         self.top_k: Int32s = view["top_k"]
         self.top_p: Float32s = view["top_p"]
         self.min_p: Float32s = view["min_p"]
+        self.repetition_penalty: Float32s = view["repetition_penalty"]
+        self.presence_penalty: Float32s = view["presence_penalty"]
+        self.frequency_penalty: Float32s = view["frequency_penalty"]
         self.seed: Int64s = view["seed"]
         self.stop_ids: Int32s = view["stop_ids"]
         self.token_ids: Int32s = view["token_ids"]
@@ -184,11 +207,16 @@ class PlanFrame(Record):
             row_lane=self.row_lane[:rows],
             row_start=self.row_start[:rows],
             row_stop=self.row_stop[:rows],
+            prompt_len=self.prompt_len[:rows],
             row_flags=self.row_flags[:rows],
+            logprobs=self.logprobs[:rows],
             temperature=self.temperature[:rows],
             top_k=self.top_k[:rows],
             top_p=self.top_p[:rows],
             min_p=self.min_p[:rows],
+            repetition_penalty=self.repetition_penalty[:rows],
+            presence_penalty=self.presence_penalty[:rows],
+            frequency_penalty=self.frequency_penalty[:rows],
             seed=self.seed[:rows],
             stop_ids=self.stop_ids[:rows],
             token_ids=self.token_ids[:tokens],
@@ -233,11 +261,18 @@ class ResultFrame(Record):
     def __init__(
         self, buffer: Memory, capacity: Capacity, offset: int = 0, *, writable: bool
     ) -> None:
-        super().__init__(buffer, result_dtype(capacity), offset, writable)
+        dtype = result_dtype(capacity)
+        super().__init__(buffer, dtype, offset, writable)
         self.capacity = capacity
-        self._timing: npt.NDArray[np.void] = self.raw.view(result_dtype(capacity))["timing"]
+        self._timing: npt.NDArray[np.void] = self.raw.view(dtype)["timing"]
         self._row_status: Bytes = self.sections["row_status"]
         self._row_token: Int32s = self.sections["row_token"]
+        self._chosen: Float32s = self.sections["chosen_logprob"]
+        self._top_ids: Int32s = self.sections["top_ids"]
+        self._top: Float32s = self.sections["top_logprobs"]
+        # What is in use without log-probabilities, with those of the chosen tokens, with all.
+        self._plain_bytes = field_offset(dtype, "chosen_logprob")
+        self._chosen_bytes = field_offset(dtype, "top_ids")
 
     def write(self, result: StepResult) -> None:
         """Fills and completes the frame."""
@@ -246,7 +281,19 @@ class ResultFrame(Record):
         self._row_status[:rows] = result.row_status
         self._row_token[:rows] = result.row_token
         self._timing[0] = result.timing.as_tuple()
-        self._seal(self.raw.nbytes, epoch=result.epoch, step=result.step, rows=rows)
+        used_bytes = self._write_logprobs(result.logprobs, rows)
+        self._seal(used_bytes, epoch=result.epoch, step=result.step, rows=rows)
+
+    def _write_logprobs(self, logprobs: StepLogprobs | None, rows: int) -> int:
+        """Returns how much of the record is in use."""
+        if logprobs is None:
+            return self._plain_bytes
+        self._chosen[:rows] = logprobs.chosen
+        if not logprobs.top.size:
+            return self._chosen_bytes
+        self._top_ids[:rows] = logprobs.top_ids
+        self._top[:rows] = logprobs.top
+        return self.raw.nbytes
 
     def read(self, *, epoch: int, step: int, rows: int) -> StepResult:
         """The result of (epoch, step), which was planned with `rows` rows; a copy.
@@ -259,8 +306,31 @@ class ResultFrame(Record):
         status, token = self._row_status[:rows].copy(), self._row_token[:rows].copy()
         if np.maximum.reduce(status) > RowStatus.ERROR:
             raise InvalidFrame(f"row_status has an unknown value: {status}")
-        if np.minimum.reduce(token) < NO_TOKEN or (
-            np.maximum.reduce(token) >= self.capacity.vocab_size
+        self._check_tokens("row_token", token)
+        timing = StepTiming(*self._timing.item())
+        logprobs = self._read_logprobs(header.used_bytes, rows)
+        return StepResult(epoch, step, status, token, timing, logprobs)
+
+    def _read_logprobs(self, used_bytes: int, rows: int) -> StepLogprobs | None:
+        """As far as the record is in use. Raises InvalidFrame."""
+        if used_bytes == self._plain_bytes:
+            return None
+        if used_bytes not in (self._chosen_bytes, self.raw.nbytes):
+            raise InvalidFrame(f"no result has {used_bytes} bytes in use")
+        top = np.s_[:rows, : LOGPROBS_MAX if used_bytes == self.raw.nbytes else 0]
+        found = StepLogprobs(
+            self._chosen[:rows].copy(), self._top_ids[top].copy(), self._top[top].copy()
+        )
+        for name, values in (("chosen_logprob", found.chosen), ("top_logprobs", found.top)):
+            if np.count_nonzero(values <= 0) != values.size:  # NaN is not
+                raise InvalidFrame(f"{name} has a value that is none: {values}")
+        self._check_tokens("top_ids", found.top_ids)
+        return found
+
+    def _check_tokens(self, name: str, ids: Int32s) -> None:
+        """Raises InvalidFrame unless each is NO_TOKEN or in the vocabulary."""
+        if ids.size and not (
+            np.minimum.reduce(ids, axis=None) >= NO_TOKEN
+            and np.maximum.reduce(ids, axis=None) < self.capacity.vocab_size
         ):
-            raise InvalidFrame(f"row_token is out of bounds: {token}")
-        return StepResult(epoch, step, status, token, StepTiming(*self._timing.item()))
+            raise InvalidFrame(f"{name} is out of bounds: {ids}")

@@ -27,6 +27,15 @@ DEPTH_MAX = 2
 STOP_IDS_MAX = 8
 """Most token ids (end-of-sequence ids included) that may end one sequence."""
 
+LOGPROBS_MAX = 20
+"""Most alternatives to a token whose log-probabilities may be asked for."""
+
+PENALTY_MAX = 2.0
+"""Largest penalty of any kind. Those that are subtracted may be negative, down to its opposite."""
+
+REPETITION_PENALTY_MIN = 0.009999999776482582
+"""0.01 as a float32. It divides: what is much smaller makes scores infinite."""
+
 
 class RowFlag(IntFlag):
     """What a row of a plan asks for."""
@@ -37,6 +46,9 @@ class RowFlag(IntFlag):
     """The row's last input token is the lane's last sampled token; the host wrote a placeholder."""
     BAN_STOP = 4
     """The sequence is below its min_tokens: its stop ids must not be sampled."""
+    PENALISED = 8
+    """The sequence has penalties, so that its lane keeps a history of its tokens. All rows of the
+    sequence have the flag, from position 0 on."""
 
 
 class RowStatus(IntEnum):

@@ -5,11 +5,14 @@ tables and copies, lies at fixed offsets; those come last, so that one copy of `
 plan.
 
     plan    | header | per-row arrays [rows_max] | per-token arrays [tokens_max] | block_ids [...] |
-    result  | header | timing | per-row arrays [rows_max] |
+    result  | header | timing | per-row arrays [rows_max] | log-probabilities |
 
 Row r of a plan computes positions [row_start[r]:row_stop[r]) of one sequence. Its input tokens are
 [query_indptr[r]:query_indptr[r+1]) of the per-token arrays, and its KV blocks, in order, are
 [block_indptr[r]:block_indptr[r+1]) of block_ids (compressed sparse rows).
+
+A result is in use as far as some row of the step asked: to the end of row_token if none wants
+log-probabilities, to the end of chosen_logprob if none wants alternatives, else to its own end.
 
 Right behind the tables' `blocks` entries, block_ids holds the step's block copies: `copies_out` and
 then `copies_in` pairs (device block, host block). They are done before anything else of the step,
@@ -21,9 +24,9 @@ from functools import lru_cache
 import numpy as np
 
 from svc_wire.capacity import Capacity
-from svc_wire.ids import STOP_IDS_MAX
+from svc_wire.ids import LOGPROBS_MAX, STOP_IDS_MAX
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 PLAN_MAGIC = 0x3150_5354  # "TSP1", little-endian
 RESULT_MAGIC = 0x3152_5354  # "TSR1"
 ALIGNMENT_BYTES = 64
@@ -72,13 +75,18 @@ def _plan_sections(capacity: Capacity) -> list[Section]:
         ("query_indptr", "<i4", (rows + 1,)),
         ("block_indptr", "<i4", (rows + 1,)),
         ("row_flags", "|u1", (rows,)),
+        ("logprobs", "|u1", (rows,)),  # 0 is off, else 1 + the alternatives
         ("row_lane", "<i4", (rows,)),
         ("row_start", "<i4", (rows,)),
         ("row_stop", "<i4", (rows,)),
+        ("prompt_len", "<i4", (rows,)),  # tokens before this position are no output
         ("top_k", "<i4", (rows,)),  # 0 is off
         ("temperature", "<f4", (rows,)),  # 0 is greedy
         ("top_p", "<f4", (rows,)),  # 1 is off
         ("min_p", "<f4", (rows,)),  # 0 is off
+        ("repetition_penalty", "<f4", (rows,)),  # 1 is off
+        ("presence_penalty", "<f4", (rows,)),  # 0 is off
+        ("frequency_penalty", "<f4", (rows,)),  # 0 is off
         ("seed", "<i8", (rows,)),
         ("stop_ids", "<i4", (rows, STOP_IDS_MAX)),  # padded with NO_TOKEN
         ("token_ids", "<i4", (tokens,)),
@@ -90,7 +98,13 @@ def _plan_sections(capacity: Capacity) -> list[Section]:
 
 def _result_sections(capacity: Capacity) -> list[Section]:
     rows = capacity.rows_max
-    return [("row_status", "|u1", (rows,)), ("row_token", "<i4", (rows,))]
+    return [
+        ("row_status", "|u1", (rows,)),
+        ("row_token", "<i4", (rows,)),
+        ("chosen_logprob", "<f4", (rows,)),
+        ("top_ids", "<i4", (rows, LOGPROBS_MAX)),  # the most likely first
+        ("top_logprobs", "<f4", (rows, LOGPROBS_MAX)),
+    ]
 
 
 def _record(fixed: list[tuple[str, np.dtype]], sections: list[Section]) -> np.dtype:

@@ -7,7 +7,13 @@ import numpy as np
 from scheduler_svc.core.types import Request
 from svc_wire.capacity import Capacity
 from svc_wire.frontend_link import Sampling
-from svc_wire.ids import STOP_IDS_MAX, RejectReason
+from svc_wire.ids import (
+    LOGPROBS_MAX,
+    PENALTY_MAX,
+    REPETITION_PENALTY_MIN,
+    STOP_IDS_MAX,
+    RejectReason,
+)
 
 
 def misfit(request: Request, capacity: Capacity) -> tuple[RejectReason, str] | None:
@@ -37,6 +43,8 @@ def misfit(request: Request, capacity: Capacity) -> tuple[RejectReason, str] | N
         return RejectReason.INVALID, f"a token id is outside [0:{capacity.vocab_size})"
     if not _is_sound(request.sampling):
         return RejectReason.INVALID, f"sampling parameters out of bounds: {request.sampling}"
+    if request.logprobs is not None and not 0 <= request.logprobs <= LOGPROBS_MAX:
+        return RejectReason.INVALID, f"logprobs must be 0 to {LOGPROBS_MAX}"
     return None
 
 
@@ -49,4 +57,7 @@ def _is_sound(sampling: Sampling) -> bool:
         and 0 < sampling.top_p <= 1
         and 0 <= sampling.min_p <= 1
         and -(2**63) <= sampling.seed < 2**63
+        and REPETITION_PENALTY_MIN <= sampling.repetition_penalty <= PENALTY_MAX
+        and -PENALTY_MAX <= sampling.presence_penalty <= PENALTY_MAX
+        and -PENALTY_MAX <= sampling.frequency_penalty <= PENALTY_MAX
     )

@@ -32,16 +32,13 @@ def write_plan(
         (stop == known + table.pending.take(lanes)) * _SAMPLES
         | (stop > known) * _CARRY
         | (stop < table.ban_until.take(lanes)) * _BAN_STOP
+        | table.standing_flags.take(lanes)
     )
     frame.row_lane[:rows] = lanes
     frame.row_stop[:rows] = stop
     frame.row_flags[:rows] = flags
-    table.temperature.take(lanes, out=frame.temperature[:rows], mode="clip")
-    table.top_k.take(lanes, out=frame.top_k[:rows], mode="clip")
-    table.top_p.take(lanes, out=frame.top_p[:rows], mode="clip")
-    table.min_p.take(lanes, out=frame.min_p[:rows], mode="clip")
-    table.seed.take(lanes, out=frame.seed[:rows], mode="clip")
-    table.stop_ids.take(lanes, axis=0, out=frame.stop_ids[:rows], mode="clip")
+    table.prompt_len.take(lanes, out=frame.prompt_len[:rows], mode="clip")
+    _write_sampling(frame, table, lanes, rows)
     tokens = _write_tokens(frame, table, lanes, start, stop, flags)
     blocks = _write_tables(frame, table, lanes, stop)
     frame.seal(
@@ -53,6 +50,20 @@ def write_plan(
         samples=int(np.count_nonzero(flags & _SAMPLES)),
     )
     return flags
+
+
+def _write_sampling(frame: PlanFrame, table: LaneTable, lanes: Indices, rows: int) -> None:
+    """Writes what each row wants of its tokens."""
+    table.temperature.take(lanes, out=frame.temperature[:rows], mode="clip")
+    table.top_k.take(lanes, out=frame.top_k[:rows], mode="clip")
+    table.top_p.take(lanes, out=frame.top_p[:rows], mode="clip")
+    table.min_p.take(lanes, out=frame.min_p[:rows], mode="clip")
+    table.repetition_penalty.take(lanes, out=frame.repetition_penalty[:rows], mode="clip")
+    table.presence_penalty.take(lanes, out=frame.presence_penalty[:rows], mode="clip")
+    table.frequency_penalty.take(lanes, out=frame.frequency_penalty[:rows], mode="clip")
+    table.seed.take(lanes, out=frame.seed[:rows], mode="clip")
+    table.stop_ids.take(lanes, axis=0, out=frame.stop_ids[:rows], mode="clip")
+    table.logprobs.take(lanes, out=frame.logprobs[:rows], mode="clip")
 
 
 def _write_tokens(

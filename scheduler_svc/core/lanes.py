@@ -15,7 +15,8 @@ import numpy.typing as npt
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.types import Indices, Int32s, Int64s
 from svc_wire.capacity import Capacity
-from svc_wire.ids import NO_TOKEN, STOP_IDS_MAX, Lane
+from svc_wire.ids import NO_TOKEN, STOP_IDS_MAX, Lane, RowFlag
+from svc_wire.record import Bytes
 
 Float32s = npt.NDArray[np.float32]
 
@@ -46,6 +47,13 @@ class LaneTable:
         self.top_k: Int32s = np.zeros(lanes, np.int32)
         self.top_p: Float32s = np.ones(lanes, np.float32)
         self.min_p: Float32s = np.zeros(lanes, np.float32)
+        self.repetition_penalty: Float32s = np.ones(lanes, np.float32)
+        self.presence_penalty: Float32s = np.zeros(lanes, np.float32)
+        self.frequency_penalty: Float32s = np.zeros(lanes, np.float32)
+        self.standing_flags: Int32s = np.zeros(lanes, np.int32)
+        """Of every row of the sequence."""
+        self.logprobs: Bytes = np.zeros(lanes, np.uint8)
+        """As in the plan: 0 is off, else 1 + the alternatives."""
         self.seed: Int64s = np.zeros(lanes, np.int64)
         self.stop_ids: Int32s = np.full((lanes, STOP_IDS_MAX), NO_TOKEN, np.int32)
         # Not filled in advance: they get memory only as far as sequences really reach.
@@ -79,6 +87,11 @@ class LaneTable:
         self.top_k[lane] = sampling.top_k
         self.top_p[lane] = sampling.top_p
         self.min_p[lane] = sampling.min_p
+        self.repetition_penalty[lane] = sampling.repetition_penalty
+        self.presence_penalty[lane] = sampling.presence_penalty
+        self.frequency_penalty[lane] = sampling.frequency_penalty
+        self.standing_flags[lane] = RowFlag.PENALISED if request.needs_history else 0
+        self.logprobs[lane] = 0 if request.logprobs is None else 1 + request.logprobs
         self.seed[lane] = sampling.seed
         self.stop_ids[lane] = NO_TOKEN
         self.stop_ids[lane, : len(request.stop_ids)] = request.stop_ids

@@ -73,6 +73,8 @@ class Request:
     """Output tokens that the client expects; 0: it did not say."""
     deadline_s: float = math.inf
     """When the answer is of no use any more, on the clock of `add`."""
+    logprobs: int | None = None
+    """Log-probabilities of its tokens are wanted, with so many alternatives to each."""
 
     @property
     def needs_history(self) -> bool:

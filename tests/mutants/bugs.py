@@ -128,6 +128,18 @@ BUGS = [
         "pass",
     ),
     Bug(
+        "who has penalties starts from blocks of others",
+        "batch.py",
+        "return self.prefix_cache and not sequence.request.needs_history",
+        "return self.prefix_cache",
+    ),
+    Bug(
+        "the new occupant of a lane inherits penalties",
+        "lanes.py",
+        "RowFlag.PENALISED if request.needs_history else 0",
+        "self.standing_flags[lane] | (RowFlag.PENALISED if request.needs_history else 0)",
+    ),
+    Bug(
         "keys of blocks of another size are kept",
         "scheduler.py",
         "sequence.block_keys = []  # the block size may have changed",

@@ -30,7 +30,9 @@ SEEDS = st.integers(0, 2**32 - 1)
 NASTY = st.sampled_from(
     [-(2**31), -2, -1, 0, 1, 2, 4, 5, 8, 11, 12, 16, 17, 20, 21, 22, 47, 48, 49, 50, 2**31 - 1]
 )
-NASTY_FLOATS = st.sampled_from([float("nan"), float("inf"), -1e-9, -0.0, 0.0, 1.0, 1.01, 1e4, 2e4])
+NASTY_FLOATS = st.sampled_from(
+    [float("nan"), float("inf"), -2.01, -2.0, -1e-9, -0.0, 0.0, 0.01, 1.0, 1.01, 2.0, 1e4, 2e4]
+)
 
 
 @st.composite
@@ -120,6 +122,11 @@ def test_a_result_comes_back_as_it_was_written(
     assert found.row_status.tolist() == result.row_status.tolist()
     assert found.row_token.tolist() == result.row_token.tolist()
     assert astuple(found.timing) == astuple(result.timing)
+    assert (found.logprobs is None) == (result.logprobs is None)
+    if found.logprobs is not None and result.logprobs is not None:
+        for name in ("chosen", "top_ids", "top"):
+            written = getattr(result.logprobs, name)
+            assert getattr(found.logprobs, name).tolist() == written.tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -189,8 +196,9 @@ def test_garbage_is_refused(head: bytes, seed: int) -> None:
 def changes(draw: st.DrawFn) -> tuple[str, int, float]:
     """An array of a plan, where in it, and what to put there."""
     name = draw(st.sampled_from([name for name in ARRAYS if not name.startswith("copies_")]))
-    values = NASTY_FLOATS if name in ("temperature", "top_p", "min_p") else NASTY
-    if name == "row_flags":
+    is_float = name in ("temperature", "top_p", "min_p") or name.endswith("_penalty")
+    values = NASTY_FLOATS if is_float else NASTY
+    if name in ("row_flags", "logprobs"):
         values = st.integers(0, 255)
     return name, draw(st.integers(0, 40)), draw(values)
 
@@ -258,6 +266,7 @@ def test_running_sums_that_come_round_are_refused() -> None:
     frame = PlanFrame(plan_buffer(capacity), capacity, writable=True)
     stops = np.array([2**31 - 2**20 - 1, 2**31 - 2**20 - 1, 2**21 + 5])
     frame.row_stop[:3], frame.row_lane[:3] = stops, [0, 1, 2]
+    frame.repetition_penalty[:3] = 1
     with np.errstate(over="ignore"):
         frame.query_indptr[1:4] = np.cumsum(stops).astype(np.int32)
     assert frame.query_indptr[3] == 3

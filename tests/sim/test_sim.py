@@ -45,7 +45,7 @@ def test_a_seed_is_a_world(seed: int) -> None:
 def test_every_kind_of_trouble_really_happens() -> None:
     """A fault that never strikes tests nothing."""
     trace: list[str] = []
-    for seed in range(100):
+    for seed in range(200):
         World(seed, log=trace.append).run()
     text = "\n".join(trace)
     for sign in (

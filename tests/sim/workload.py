@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from executor_svc.hash_model import expected_tokens
@@ -86,6 +87,13 @@ def _draw_request(
             top_p=rng.choice([1.0, 0.5]),
             min_p=rng.choice([0.0, 0.1]),
             seed=rng.randrange(-(2**63), 2**63),
+        )
+    if rng.random() < 0.2:
+        sampling = msgspec.structs.replace(
+            sampling,
+            repetition_penalty=rng.choice([1.0, 1.5]),
+            presence_penalty=rng.choice([0.0, 0.5]),
+            frequency_penalty=rng.choice([-1.0, 0.5]),
         )
     min_tokens = rng.choice([0, 0, 1, max_tokens, rng.randint(0, max_tokens)])
     request = Request(

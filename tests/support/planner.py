@@ -31,12 +31,16 @@ class Job:
     stop_ids: tuple[int, ...] = ()
     min_tokens: int = 0
     arrives_at_step: int = 0
+    logprobs: int | None = None
+    """As in a Request: so many alternatives to each token."""
 
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
     job: Job
     output: list[int] = field(default_factory=list)
+    logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
+    """Of each output token, and of its alternatives."""
     blocks: list[int] = field(default_factory=list)
     lane: int = -1
     planned: int = 0
@@ -121,6 +125,15 @@ class Planner:
             self._publish(rows)
         return bool(rows)
 
+    @staticmethod
+    def _logprobs(
+        result: StepResult, row: int, alternatives: int
+    ) -> tuple[float, list[tuple[int, float]]]:
+        found = result.logprobs
+        assert found is not None, "a row asked"
+        top = zip(found.top_ids[row].tolist(), found.top[row].tolist(), strict=True)
+        return float(found.chosen[row]), list(top)[:alternatives]
+
     def _choose(self) -> list[_Row]:
         self._maybe_preempt()
         budget, rows = self.capacity.tokens_max, list[_Row]()
@@ -136,7 +149,7 @@ class Planner:
         return rows
 
     def _row(self, sequence: _Sequence, stop: int) -> _Row:
-        flags = RowFlag(0)
+        flags = RowFlag.PENALISED if sequence.job.sampling.has_penalties else RowFlag(0)
         if stop > len(sequence.known):
             flags |= RowFlag.CARRY
         start, sequence.planned = sequence.planned, stop
@@ -217,6 +230,8 @@ class Planner:
         sequence.failed = status == RowStatus.ERROR
         if not sequence.failed:
             sequence.output.append(token)
+            if sequence.job.logprobs is not None:
+                sequence.logprobs.append(self._logprobs(result, index, sequence.job.logprobs))
         full = len(sequence.output) == sequence.job.max_tokens
         if status != RowStatus.OK or full:
             sequence.ended = True
@@ -246,6 +261,12 @@ def fill_frame(frame: PlanFrame, rows: list[_Row], epoch: int, step: int) -> Non
         frame.row_start[r], frame.row_stop[r] = row.start, row.stop
         frame.temperature[r], frame.top_k[r] = sampling.temperature, sampling.top_k
         frame.top_p[r], frame.min_p[r] = sampling.top_p, sampling.min_p
+        frame.repetition_penalty[r] = sampling.repetition_penalty
+        frame.presence_penalty[r] = sampling.presence_penalty
+        frame.frequency_penalty[r] = sampling.frequency_penalty
+        asked = sequence.job.logprobs
+        frame.logprobs[r] = 0 if asked is None else 1 + asked
+        frame.prompt_len[r] = len(sequence.job.prompt)
         frame.seed[r] = sampling.seed
         stop_ids = sequence.job.stop_ids
         frame.stop_ids[r] = (*stop_ids, *([-1] * (STOP_IDS_MAX - len(stop_ids))))

@@ -7,8 +7,15 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from svc_wire.capacity import Capacity
-from svc_wire.frames import BatchPlan, Int32s, PlanFrame, StepResult, StepTiming
-from svc_wire.ids import NO_TOKEN, STOP_IDS_MAX, RowFlag, RowStatus
+from svc_wire.frames import BatchPlan, Int32s, PlanFrame, StepLogprobs, StepResult, StepTiming
+from svc_wire.ids import (
+    LOGPROBS_MAX,
+    NO_TOKEN,
+    PENALTY_MAX,
+    STOP_IDS_MAX,
+    RowFlag,
+    RowStatus,
+)
 from svc_wire.layout import plan_dtype, result_dtype
 
 SMALL = Capacity(
@@ -49,7 +56,7 @@ def random_rows(rng: random.Random, capacity: Capacity) -> list[RowSpec]:
         start = rng.randrange(capacity.model_len_max)
         extra = rng.randint(0, min(budget, capacity.model_len_max - start - 1))
         budget -= extra
-        rows.append(RowSpec(lane, start, start + 1 + extra, rng.randrange(8)))
+        rows.append(RowSpec(lane, start, start + 1 + extra, rng.randrange(16)))
     return rows
 
 
@@ -75,6 +82,11 @@ def fill_plan(
     frame.top_k[:n] = draw(lambda: rng.choice([0, 1, 2**31 - 1]), n)
     frame.top_p[:n] = draw(rng.random, n)
     frame.min_p[:n] = draw(rng.random, n)
+    frame.repetition_penalty[:n] = draw(lambda: rng.uniform(0.1, PENALTY_MAX), n)
+    frame.presence_penalty[:n] = draw(lambda: rng.uniform(-PENALTY_MAX, PENALTY_MAX), n)
+    frame.frequency_penalty[:n] = draw(lambda: rng.uniform(-PENALTY_MAX, PENALTY_MAX), n)
+    frame.prompt_len[:n] = draw(lambda: rng.randint(0, capacity.model_len_max), n)
+    frame.logprobs[:n] = draw(lambda: rng.choice([0, 1, 2, 1 + LOGPROBS_MAX]), n)
     frame.seed[:n] = draw(lambda: rng.randrange(-(2**63), 2**63), n)
     frame.stop_ids[:n] = np.reshape(
         draw(lambda: rng.randrange(NO_TOKEN, capacity.vocab_size), n * STOP_IDS_MAX),
@@ -110,6 +122,20 @@ def random_result(
         np.array([rng.choice(list(RowStatus)) for _ in range(rows)], np.uint8),
         np.array([rng.randrange(NO_TOKEN, capacity.vocab_size) for _ in range(rows)], np.int32),
         StepTiming(*(rng.randrange(2**63) for _ in fields(StepTiming))),
+        rng.choice([None, _draw_logprobs(rng, capacity, rows)]),
+    )
+
+
+def _draw_logprobs(rng: random.Random, capacity: Capacity, rows: int) -> StepLogprobs:
+    """Of the chosen tokens, in half of all results with alternatives."""
+    alternatives = rng.choice([0, LOGPROBS_MAX])
+    shape = (rows, alternatives)
+    values = [-rng.expovariate(1) for _ in range(rows * (1 + alternatives))]
+    ids = [rng.randrange(NO_TOKEN, capacity.vocab_size) for _ in range(rows * alternatives)]
+    return StepLogprobs(
+        np.array(values[:rows], np.float32),
+        np.array(ids, np.int32).reshape(shape),
+        np.array(values[rows:], np.float32).reshape(shape),
     )
 
 

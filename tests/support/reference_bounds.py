@@ -5,7 +5,14 @@ import numpy as np
 from svc_wire.bounds import TEMPERATURE_MAX
 from svc_wire.capacity import Capacity
 from svc_wire.frames import PlanFrame
-from svc_wire.ids import NO_TOKEN, STOP_IDS_MAX, RowFlag
+from svc_wire.ids import (
+    LOGPROBS_MAX,
+    NO_TOKEN,
+    PENALTY_MAX,
+    REPETITION_PENALTY_MIN,
+    STOP_IDS_MAX,
+    RowFlag,
+)
 
 
 def is_executable(
@@ -61,11 +68,16 @@ def _row_is_executable(frame: PlanFrame, capacity: Capacity, row: int) -> bool:
         and frame.positions[first:end].tolist() == list(range(start, stop))
         and table == -(-stop // capacity.block_size)
         and 0 <= frame.row_lane[row] < capacity.lanes
-        and frame.row_flags[row] < 8
+        and frame.row_flags[row] < 16
+        and frame.logprobs[row] <= 1 + LOGPROBS_MAX
+        and 0 <= frame.prompt_len[row] <= capacity.model_len_max
         and frame.top_k[row] >= 0
         and 0 <= frame.temperature[row] <= TEMPERATURE_MAX
         and 0 <= frame.top_p[row] <= 1
         and 0 <= frame.min_p[row] <= 1
+        and REPETITION_PENALTY_MIN <= frame.repetition_penalty[row] <= PENALTY_MAX
+        and -PENALTY_MAX <= frame.presence_penalty[row] <= PENALTY_MAX
+        and -PENALTY_MAX <= frame.frequency_penalty[row] <= PENALTY_MAX
         and _in(frame.stop_ids[row][:STOP_IDS_MAX], NO_TOKEN, capacity.vocab_size)
     )
 

@@ -8,7 +8,17 @@ import time
 import numpy as np
 import pytest
 
-from executor_svc.hash_model import expected_tokens, finalise, finalise_all, salt, salts
+from executor_svc.hash_model import (
+    expected_logprobs,
+    expected_tokens,
+    finalise,
+    finalise_all,
+    mark,
+    salt,
+    salts,
+    strength,
+    strengths,
+)
 from executor_svc.hash_runner import HashRunner
 from executor_svc.runner import RunnerError
 from svc_wire.capacity import Capacity
@@ -42,10 +52,14 @@ def _job(rng: random.Random, vocab: int) -> Job:
             top_p=rng.choice([1.0, 0.9]),
             min_p=rng.choice([0.0, 0.1]),
             seed=rng.randrange(-(2**63), 2**63),
+            repetition_penalty=rng.choice([1.0, 1.0, 1.5]),
+            presence_penalty=rng.choice([0.0, 0.0, -0.5]),
+            frequency_penalty=rng.choice([0.0, 0.0, 0.25]),
         ),
         stop_ids=rng.choice([(), (2,), (2, 3, 5)]),
         min_tokens=rng.choice([0, 0, 6]),
         arrives_at_step=rng.randrange(30),
+        logprobs=rng.choice([None, None, 0, 1, 5]),
     )
 
 
@@ -74,6 +88,13 @@ def test_equals_the_oracle(seed: int) -> None:
         preempt_chance=rng.choice([0.0, 0.05]),
     )
     assert planner.run() == [_expected(job, capacity.vocab_size) for job in jobs]
+    for sequence in planner.sequences:
+        asked, begin = sequence.job.logprobs, len(sequence.job.prompt)
+        assert sequence.logprobs == [
+            expected_logprobs(position, token, asked, capacity.vocab_size)
+            for position, token in enumerate(sequence.output, begin)
+            if asked is not None
+        ]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +106,9 @@ def test_equals_the_oracle(seed: int) -> None:
         Sampling(temperature=1.0, seed=1, top_k=3),
         Sampling(temperature=1.0, seed=1, top_p=0.5),
         Sampling(temperature=1.0, seed=1, min_p=0.5),
+        Sampling(temperature=1.0, seed=1, repetition_penalty=1.1),
+        Sampling(temperature=1.0, seed=1, presence_penalty=0.1),
+        Sampling(temperature=1.0, seed=1, frequency_penalty=0.1),
         Sampling(),
     ],
 )
@@ -93,6 +117,31 @@ def test_every_sampling_parameter_counts(other: Sampling) -> None:
         return expected_tokens([1, 2, 3], vocab_size=257, max_tokens=8, sampling=sampling)
 
     assert run(other) != run(Sampling(temperature=1.0, seed=1))
+
+
+def test_penalties_see_which_tokens_how_often_and_whose() -> None:
+    penalised = Sampling(frequency_penalty=0.5)
+    marks = {mark(token, is_output=output) for token in range(257) for output in (False, True)}
+    assert len(marks) == 2 * 257
+    assert strength(penalised) % 2**64
+    assert strength(Sampling()) == 0
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_history_that_is_not_whole_changes_the_output(first: bool) -> None:
+    """Tokens that a prefix-cache hit, or another lane, spared this one."""
+    job = Job([1, 2, 3, 4, 5, 6], 8, Sampling(presence_penalty=1.0))
+    planner = _begun(job)
+    runner, lane = planner.runner, planner.sequences[0].lane
+    assert isinstance(runner, HashRunner)
+    assert runner._lane_history[lane]
+    runner._lane_history[lane] -= np.uint64(mark(1, is_output=False))
+    if first:
+        runner._lane_history[lane] += np.uint64(mark(1, is_output=False))
+    while not planner.sequences[0].ended:
+        assert planner.publish_next()
+        planner._commit()
+    assert (planner.sequences[0].output == _expected(job, 257)) is first
 
 
 def test_greedy_ignores_the_seed() -> None:
@@ -106,10 +155,12 @@ def test_scalar_and_vector_definitions_agree() -> None:
     frame = PlanFrame(bytearray(plan_dtype(SMALL).itemsize), SMALL, writable=True)
     jobs = [_job(rng, SMALL.vocab_size) for _ in range(SMALL.rows_max)]
     for r, job in enumerate(jobs):
-        for name in ("temperature", "top_k", "top_p", "min_p", "seed"):
+        for name in Sampling.__struct_fields__:
             getattr(frame, name)[r] = getattr(job.sampling, name)
     # salts needs the parameter arrays alone, which a frame has as well as a plan.
     assert salts(frame).tolist() == [salt(job.sampling) for job in jobs]  # type: ignore[arg-type]
+    for job, found in zip(jobs, strengths(frame).tolist(), strict=True):  # type: ignore[arg-type]
+        assert strength(job.sampling) == (found if job.sampling.has_penalties else 0)
 
 
 SMALL = Capacity(

@@ -1,13 +1,16 @@
 """Which error a frame gives, and what it says; tests/property has the rest."""
 
+import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from svc_wire.errors import ForeignFrame, FrameError, InvalidFrame, StaleFrame, TornFrame
-from svc_wire.frames import PlanFrame, ResultFrame, StepResult, StepTiming
-from svc_wire.ids import NO_TOKEN
+from svc_wire.frames import PlanFrame, ResultFrame, StepLogprobs, StepResult, StepTiming
+from svc_wire.ids import LOGPROBS_MAX, NO_TOKEN
+from svc_wire.record import Record
 from tests.support.plans import (
     SMALL,
     RowSpec,
@@ -66,12 +69,19 @@ def test_a_length_that_the_record_does_not_have_is_torn(frame: PlanFrame, used_b
         ("row_start", 1, -1),
         ("row_start", 1, 10),
         ("row_stop", 1, 22),
-        ("row_flags", 1, 8),
+        ("row_flags", 1, 16),
+        ("logprobs", 1, 22),
+        ("prompt_len", 1, -1),
+        ("prompt_len", 1, 22),
         ("temperature", 1, float("nan")),
         ("temperature", 1, 10001.0),
         ("top_k", 0, -1),
         ("top_p", 0, 1.0001),
         ("min_p", 0, -0.0001),
+        ("repetition_penalty", 0, 0.0),
+        ("repetition_penalty", 0, 2.001),
+        ("presence_penalty", 0, -2.001),
+        ("frequency_penalty", 1, float("inf")),
         ("stop_ids", 3, 50),
         ("stop_ids", 3, -2),
         ("token_ids", 6, -1),
@@ -147,6 +157,53 @@ def test_a_result_out_of_bounds_is_invalid(
     frame = ResultFrame(result_buffer(SMALL), SMALL, writable=True)
     frame.write(result(statuses, tokens))
     with pytest.raises(InvalidFrame, match=message):
+        frame.read(epoch=2, step=9, rows=2)
+
+
+def logprobs(chosen: float, top_id: int, top: float) -> StepLogprobs:
+    """Of one row; the last alternative is this one."""
+    ids, values = np.zeros((2, LOGPROBS_MAX), np.int32), np.zeros((2, LOGPROBS_MAX), np.float32)
+    ids[1, -1], values[1, -1] = top_id, top
+    return StepLogprobs(np.array([-1.0, chosen], np.float32), ids, values)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (logprobs(0.1, 0, 0.0), "chosen_logprob"),
+        (logprobs(math.nan, 0, 0.0), "chosen_logprob"),
+        (logprobs(-1.0, 50, 0.0), "top_ids"),
+        (logprobs(-1.0, NO_TOKEN - 1, 0.0), "top_ids"),
+        (logprobs(-1.0, 0, math.nan), "top_logprobs"),
+        (logprobs(-1.0, 0, 1e-6), "top_logprobs"),
+        (logprobs(-math.inf, 49, -math.inf), ""),
+    ],
+)
+def test_log_probabilities_that_are_none_are_invalid(found: StepLogprobs, message: str) -> None:
+    frame = ResultFrame(result_buffer(SMALL), SMALL, writable=True)
+    frame.write(replace(result([0, 0], [1, 2]), logprobs=found))
+    if not message:
+        frame.read(epoch=2, step=9, rows=2)
+        return
+    with pytest.raises(InvalidFrame, match=message):
+        frame.read(epoch=2, step=9, rows=2)
+
+
+def test_a_result_is_in_use_as_far_as_somebody_asked() -> None:
+    """So that nobody sums up, or copies, what nobody wants."""
+    frame = ResultFrame(result_buffer(SMALL), SMALL, writable=True)
+    lengths = []
+    whole = logprobs(-1.0, 0, 0.0)
+    chosen = replace(whole, top_ids=whole.top_ids[:, :0], top=whole.top[:, :0])
+    for found in (whole, chosen, None):
+        frame.write(replace(result([0, 0], [1, 2]), logprobs=found))
+        lengths.append(int(frame.sections["header"]["used_bytes"]))
+        frame.raw[lengths[-1] :] = 255  # nobody looks there
+        frame.read(epoch=2, step=9, rows=2)
+    assert sorted(set(lengths), reverse=True) == lengths
+    assert lengths[0] == len(frame.raw)
+    Record._seal(frame, lengths[1] + 8, epoch=2, step=9, rows=2)
+    with pytest.raises(InvalidFrame, match="bytes in use"):
         frame.read(epoch=2, step=9, rows=2)
 
 
