@@ -5,26 +5,20 @@ Nothing here may make the instance wrong without its knowing: memory is damaged 
 guards it, never behind the check.
 """
 
-import mmap
 import random
 import signal
-import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from svc_wire.layout import HEADER, PLAN_MAGIC, RESULT_MAGIC
-from svc_wire.ring import PAGE_BYTES
+from tests.chaos import damage
 from tests.support.serve import Serve
 
 REPLACEABLE = ("executor", "scheduler")
 """A front end that dies takes its streams with it."""
-
-_CHECKSUM_AT, _MAGIC_AT = (HEADER.fields[name][1] for name in ("checksum", "magic"))  # type: ignore[index]
-_WAITING_AT = tuple(PAGE_BYTES + 64 * word for word in (2, 3))
 
 
 class Monkey:
@@ -75,21 +69,10 @@ class Monkey:
         self._serve.command("restart", *words)
 
     def tear_frames(self) -> None:
-        """Checksums of frames go wrong for a while; a reader that comes by gives the epoch up."""
-        with self._ring() as ring:
-            frames = list(_frames(ring))
-            for _ in range(200 if frames else 0):
-                at = self._chance.choice(frames) + _CHECKSUM_AT
-                ring[at] ^= 0xFF
-                time.sleep(0.001)
+        damage.tear_frames(self._serve.run_dirs, self._chance)
 
     def drop_doorbells(self) -> None:
-        """Those who sleep are taken for awake, so that nobody rings."""
-        with self._ring() as ring:
-            for _ in range(1000):
-                for at in _WAITING_AT:
-                    ring[at] = 0
-                time.sleep(0.001)
+        damage.drop_doorbells(self._serve.run_dirs)
 
     def fill_tmpfs(self) -> None:
         """The executor dies, and its successor finds no room for its frames."""
@@ -106,21 +89,3 @@ class Monkey:
         with suppress(psutil.NoSuchProcess):
             if process := self._serve.find_services().get(role):
                 process.send_signal(signum)
-
-    @contextmanager
-    def _ring(self) -> Iterator[mmap.mmap]:
-        """The frames of the executor that lives now; a page of nothing if there is none."""
-        for path in self._serve.run_dirs.glob("*/ring-*"):
-            with suppress(OSError, ValueError), path.open("r+b") as file:
-                with mmap.mmap(file.fileno(), 0) as ring:
-                    yield ring
-                return
-        with mmap.mmap(-1, 2 * PAGE_BYTES) as nothing:
-            yield nothing
-
-
-def _frames(ring: mmap.mmap) -> Iterator[int]:
-    for at in range(0, len(ring), PAGE_BYTES):
-        (magic,) = struct.unpack_from("<I", ring, at + _MAGIC_AT)
-        if magic in (PLAN_MAGIC, RESULT_MAGIC):
-            yield at

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.chaos.damage import tear_results
 from tests.support.crowd import Crowd
 from tests.support.jobs import make_job, run_round, wait_idle
 from tests.support.serve import Serve
@@ -103,6 +104,19 @@ def test_an_executor_that_is_heard_but_ends_no_step_is_stalled() -> None:
         assert last.finish is not None
         until(lambda: client.server_status().ready, 5.0)
         until(lambda: pulse.stat().st_mtime_ns != before, 5.0)
+
+
+def test_a_torn_result_costs_a_moment() -> None:
+    """The executor lives: a new epoch begins at once, not when somebody asks for one anyway."""
+    with Stack(executor=HASH) as stack, Client(stack.address) as client:
+        vocab_size = client.model_info().vocab_size
+        with Crowd(stack.address, 8, seed=3, vocab_size=vocab_size) as crowd:
+            until(lambda: client.server_status().running > 4, 20.0)
+            while "unusable result" not in stack.logs():
+                tear_results(stack.run_dir)
+                crowd.check()
+            before = client.server_status().output_tokens
+            until(lambda: client.server_status().output_tokens > before, 3.0)
 
 
 def test_a_scheduler_is_replaced_by_one_with_another_policy() -> None:

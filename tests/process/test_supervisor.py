@@ -84,6 +84,7 @@ def test_a_service_that_dies_too_often_is_given_up(run_dir: Path) -> None:
     assert len(said) == 2
 
 
+@pytest.mark.timeout(60)  # otherwise it is started again for ever
 def test_a_service_that_takes_long_to_come_up_has_not_lived_long(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
