@@ -5,10 +5,13 @@
 
 The executor and the scheduler are processes of their own; the bench takes the place of a front end
 and sends token ids. All requests start at once, greedy, with no end but their length. `--overlap
-off` runs the same code at depth 0. In the same run, but after the services have gone, it measures
-the floor: the shape's matrix products in one CUDA graph, and the attention at the mean context.
+off` runs the same code at depth 0, `--via grpc` puts a real front end and gRPC streams in between.
+In the same run, but after the services have gone, it measures the floor: the shape's matrix
+products in one CUDA graph, and the attention at the mean context. `--timeline` and `--png` show
+some dozen steps; see bench/timeline.py.
 """
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -22,9 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.floor import attention_ms, products_ms
+from bench.grpc_streams import GrpcStreams
 from bench.shapes import SHAPES, config_of
 from bench.stack import Client, Job, JobRun, scheduler, service
 from bench.steps import decode_phase
+from bench.timeline import write_timeline
 from svc_wire.rundir import RunDir
 
 _WARM_NEW = 24
@@ -45,6 +50,9 @@ def main(
     step_tokens_max: Annotated[int, typer.Option(help="Token budget of a step.")] = 8192,
     floor: Annotated[bool, typer.Option(help="Measure the floor as well.")] = True,
     trace: Annotated[Path | None, typer.Option(help="Keep the steps' records here.")] = None,
+    via: Annotated[str, typer.Option(help="wire: the bench is the front end; or grpc.")] = "wire",
+    timeline: Annotated[Path | None, typer.Option(help="Write a Perfetto trace.")] = None,
+    png: Annotated[Path | None, typer.Option(help="With --timeline: draw it, too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a job.")] = False,
 ) -> None:
     jobs = [Job(*map(int, text.split(":"))) for text in job or [f"{batch}:{prompt}:{new}"]]
@@ -61,14 +69,27 @@ def main(
         ):
             for depth in _DEPTHS[overlap]:
                 options = ["--no-prefix-cache", "--step-tokens-max", str(step_tokens_max)]
-                with scheduler(run_dir, kept, depth=depth, options=options) as client:
+                with (
+                    scheduler(run_dir, kept, depth=depth, options=options) as client,
+                    _streams(via, run_dir, kept, client) as streams,
+                ):
                     for each in jobs:
-                        results.append(_measure(client, each, depth))
+                        results.append(_measure(streams, each, depth))
                         _tell(results[-1])
+        if timeline is not None:
+            write_timeline(kept, timeline, png)
     if floor:
         for result in results:
             _add_floor(shape, result)
     _print(shape, results, as_json)
+
+
+def _streams(
+    via: str, run_dir: RunDir, trace: Path, client: Client
+) -> contextlib.AbstractContextManager[Client | GrpcStreams]:
+    if via == "grpc":
+        return GrpcStreams.served(run_dir, trace)
+    return contextlib.nullcontext(client)
 
 
 def _executor_options(
@@ -85,7 +106,7 @@ def _executor_options(
     ]  # fmt: skip
 
 
-def _measure(client: Client, job: Job, depth: int) -> dict[str, Any]:
+def _measure(client: Client | GrpcStreams, job: Job, depth: int) -> dict[str, Any]:
     client.run(dataclasses.replace(job, new=_WARM_NEW))
     run: JobRun = client.run(job)
     phase = decode_phase(run.steps, job.batch)

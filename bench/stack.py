@@ -16,19 +16,24 @@ import zmq
 from executor_svc.tracing import STEP
 from svc_wire.frontend_link import (
     PROTOCOL_VERSION,
+    Abort,
     Attach,
     Attached,
     Outputs,
     Ping,
     Rejected,
+    Sampling,
     Status,
     Submit,
     to_frontend,
     to_scheduler,
 )
+from svc_wire.ids import FinishReason
 from svc_wire.rundir import RunDir
 
 _START_TIMEOUT_S = 600.0
+_PING_INTERVAL_S = 1.0
+"""A front end that is silent for longer than some seconds is given up by the scheduler."""
 _SILENCE_MAX_S = 120.0
 _EXIT_TIMEOUT_S = 30.0
 
@@ -37,11 +42,11 @@ Steps = npt.NDArray[np.void]
 
 
 @contextlib.contextmanager
-def service(name: str, *options: str) -> Iterator[None]:
-    """A service's process, from here to the end of the block."""
+def service(name: str, *options: str) -> Iterator[int]:
+    """A service's process, from here to the end of the block; gives its pid."""
     process = subprocess.Popen([sys.executable, "-m", name, *options], env=os.environ)
     try:
-        yield
+        yield process.pid
     finally:
         process.terminate()
         try:
@@ -77,6 +82,7 @@ class Client:
         self._socket.connect(run_dir.scheduler_endpoint)
         self._trace = trace
         self._next_key = 0
+        self._next_ping = 0.0
         self._rng = np.random.default_rng(0)
         self._vocab = self._attach()
 
@@ -95,17 +101,14 @@ class Client:
 
     def run(self, job: Job) -> JobRun:
         """Submits the whole job and waits for its last token."""
-        before = self._trace.stat().st_size // STEP.itemsize
-        keys = range(self._next_key, self._next_key + job.batch)
-        self._next_key += job.batch
+        before = steps_written(self._trace)
         begin = time.monotonic()
-        for key in keys:
-            prompt = self._rng.integers(0, self._vocab, job.prompt).astype("<i4")
-            self._send(Submit(key, prompt.tobytes(), job.new))
+        for _ in range(job.batch):
+            self.submit(job.prompt, job.new)
         first: dict[int, float] = {}
         live, tokens = job.batch, 0
         while live:
-            outputs = self._receive_outputs()
+            outputs = self._wait_for_outputs()
             now = time.monotonic() - begin
             for key in np.frombuffer(outputs.keys, "<u8").tolist():
                 first.setdefault(key, now)
@@ -113,28 +116,63 @@ class Client:
             live -= len(outputs.finished)
         seconds = time.monotonic() - begin
         assert tokens == job.batch * job.new, f"{tokens} tokens came back"
-        return JobRun(seconds, float(np.median(list(first.values()))), self._steps_since(before))
+        first_token_s = float(np.median(list(first.values())))
+        return JobRun(seconds, first_token_s, steps_since(self._trace, before))
 
-    def _receive_outputs(self) -> Outputs:
-        while self._socket.poll(int(_SILENCE_MAX_S * 1000)):
+    def submit(self, prompt: int, new: int, sampling: Sampling | None = None) -> int:
+        """Sends a request with a random prompt of so many tokens; returns its key."""
+        self._next_key += 1
+        ids = self._rng.integers(0, self._vocab, prompt).astype("<i4")
+        self._send(Submit(self._next_key, ids.tobytes(), new, sampling=sampling or Sampling()))
+        return self._next_key
+
+    def abort(self, key: int) -> None:
+        """Asks for the end of a request; it still ends by an output of its own."""
+        self._send(Abort(key, FinishReason.ABORT))
+
+    def receive(self, timeout_s: float) -> Outputs | None:
+        """The next outputs, if any come within the time. To be called again and again: it also
+        tells the scheduler that this front end lives.
+
+        Raises RuntimeError if a request was rejected.
+        """
+        now = time.monotonic()
+        if now > self._next_ping:
+            self._send(Ping())
+            self._next_ping = now + _PING_INTERVAL_S
+        deadline = now + timeout_s
+        while self._socket.poll(max(0, int((deadline - time.monotonic()) * 1e3))):
             match to_frontend.decode(self._socket.recv()):
                 case Outputs() as outputs:
                     return outputs
                 case Rejected(message=message):
                     raise RuntimeError(f"the scheduler rejected a request: {message}")
+        return None
+
+    def _wait_for_outputs(self) -> Outputs:
+        deadline = time.monotonic() + _SILENCE_MAX_S
+        while time.monotonic() < deadline:
+            if outputs := self.receive(_PING_INTERVAL_S):
+                return outputs
         raise TimeoutError("the scheduler has been silent for too long")
 
-    def _steps_since(self, count: int) -> Steps:
-        """The executor's records; it writes them in blocks, so late ones are waited for."""
-        time.sleep(0.5)
-        return np.fromfile(self._trace, STEP)[count:]
-
-    def _send(self, message: Attach | Ping | Submit) -> None:
+    def _send(self, message: Abort | Attach | Ping | Submit) -> None:
         self._socket.send(to_scheduler.encode(message))
 
     def close(self) -> None:
         self._socket.close(0)
         self._context.term()
+
+
+def steps_written(trace: Path) -> int:
+    """Steps whose records are in the file."""
+    return trace.stat().st_size // STEP.itemsize
+
+
+def steps_since(trace: Path, count: int) -> Steps:
+    """The executor's records after the first `count`; late ones are waited for."""
+    time.sleep(0.5)
+    return np.fromfile(trace, STEP)[count:]
 
 
 @contextlib.contextmanager

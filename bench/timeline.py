@@ -21,6 +21,8 @@ import typer
 from bench.stack import Steps
 from executor_svc.tracing import STEP
 
+_COUNT, _DRAWN = 36, 8
+
 LANES = ["scheduler", "executor", "H2D", "compute", "D2H"]
 
 
@@ -117,19 +119,26 @@ def phases_of(records: Steps, count: int) -> dict[str, list[Span]]:
     return phases
 
 
+def write_timeline(
+    records: Path, out: Path, png: Path | None, count: int = _COUNT, drawn: int = _DRAWN
+) -> None:
+    """The trace of `count` steps of each epoch, and a picture of `drawn` of them."""
+    found = np.fromfile(records, STEP)
+    out.write_text(json.dumps(chrome_trace(phases_of(found, count))))
+    if png is not None:
+        draw(phases_of(found, drawn), png)
+
+
 def main(
     records: Annotated[Path, typer.Argument(help="What bench.decode --trace kept.")],
     out: Annotated[Path, typer.Option(help="The trace for ui.perfetto.dev.")] = Path(
         "timeline.json"
     ),
     png: Annotated[Path | None, typer.Option(help="Draw a picture as well.")] = None,
-    count: Annotated[int, typer.Option(min=3, help="Steps of each epoch.")] = 36,
-    drawn: Annotated[int, typer.Option(min=3, help="Steps in the picture.")] = 8,
+    count: Annotated[int, typer.Option(min=3, help="Steps of each epoch.")] = _COUNT,
+    drawn: Annotated[int, typer.Option(min=3, help="Steps in the picture.")] = _DRAWN,
 ) -> None:
-    found = np.fromfile(records, STEP)
-    out.write_text(json.dumps(chrome_trace(phases_of(found, count))))
-    if png is not None:
-        draw(phases_of(found, drawn), png)
+    write_timeline(records, out, png, count, drawn)
 
 
 if __name__ == "__main__":

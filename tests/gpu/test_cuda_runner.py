@@ -21,13 +21,15 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 
-def make_runner(folder: Path, dtype: str = "float32", **options: Any) -> Runner:
+def make_runner(
+    folder: Path, dtype: str = "float32", num_blocks: int = 160, **options: Any
+) -> Runner:
     from executor_svc.cuda.runner import CudaOptions, CudaRunner
     from executor_svc.model import DTYPES, load_model
 
     model = load_model(folder, DTYPES[dtype], torch.device("cuda:0"))
     capacity = Capacity(
-        num_blocks=160, block_size=4, rows_max=24, tokens_max=96, lanes=32, model_len_max=160,
+        num_blocks=num_blocks, block_size=4, rows_max=24, tokens_max=96, lanes=32, model_len_max=160,
         vocab_size=model.vocab_size,
     )  # fmt: skip
     return CudaRunner(model, capacity, "tiny", CudaOptions(**options))
@@ -162,6 +164,36 @@ def test_logits_that_are_not_finite_hurt_their_row_alone(tiny_folder: Path) -> N
     assert [len(output) for output in outputs] == [4, 0, 4, 4]
     assert outputs[0] == outputs[3]
     assert [sequence.failed for sequence in planner.sequences] == [False, True, False, False]
+
+
+def test_what_others_left_in_the_cache_does_no_harm(runner: Runner) -> None:
+    from executor_svc.cuda.runner import CudaRunner
+
+    assert isinstance(runner, CudaRunner)
+    jobs = mixed_jobs(12, seed=8)
+    clean, _ = run(runner, jobs, 1)
+    cache = runner._step._cache
+    for tensor in (*cache.keys, *cache.values):
+        tensor[: cache.num_blocks].fill_(float("nan"))  # the scrap block stays finite
+    again, _ = run(runner, jobs, 1)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.zero_()
+    assert again == clean
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_gives_the_same_tokens_at_every_depth(tiny_folder: Path, dtype: str) -> None:
+    """Without stop ids and waiting the batches are the same, and so is every bit."""
+    jobs = mixed_jobs(20, seed=9)
+    for job in jobs:
+        job.stop_ids, job.arrives_at_step = (), 0
+    made = make_runner(tiny_folder, dtype, num_blocks=800)  # room for all of them
+    try:
+        outputs = [Planner(made, jobs, depth=d, chunk_max=29).run() for d in (0, 1, 2)]
+    finally:
+        made.close()
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert [len(output) for output in outputs[0]] == [job.max_tokens for job in jobs]
 
 
 def test_timings_are_in_order_and_on_one_clock(runner: Runner) -> None:

@@ -17,11 +17,11 @@ def greedy(
     parameters = inspect.signature(model.forward).parameters
     keyword = "cache" if "cache" in parameters else "past_key_values"
     cache, output = DynamicCache(config=model.config), list[int]()
-    ids = torch.tensor([list(prompt)])
+    ids = torch.tensor([list(prompt)], device=model.device)
     while len(output) < max_tokens:
         logits = model(input_ids=ids, use_cache=True, **{keyword: cache}).logits
         output.append(int(logits[0, -1].argmax()))
         if output[-1] in stop_ids:
             break
-        ids = torch.tensor([output[-1:]])
+        ids = torch.tensor([output[-1:]], device=model.device)
     return output

@@ -1,0 +1,200 @@
+"""A long run with random arrivals and aborts: does memory drift, does anything stall?
+
+    python -m bench.soak --shape llama-1b --steps 200000
+
+Requests arrive at random (Poisson), with random prompts, lengths and ways of sampling; some are
+aborted at a random moment. The services are processes of their own, the bench is their front end.
+A stall is a time of more than `--stall-ms` in which the device computed nothing, although requests
+were there. Memory is that of the two processes and of the device, after a tenth of the steps (when
+all that grows at first has grown) and at the end.
+"""
+
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import psutil
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bench.shapes import SHAPES, config_of
+from bench.stack import Client, Steps, service, steps_since, steps_written
+from svc_wire.frontend_link import Sampling
+from svc_wire.ids import FinishReason
+from svc_wire.rundir import RunDir
+
+_ROWS, _PROMPT_MAX, _NEW_MAX = 64, 600, 500
+_WARM_SHARE = 0.1
+_DRAIN_TIMEOUT_S = 120.0
+_WAYS = [
+    Sampling(),
+    Sampling(temperature=0.8, seed=1),
+    Sampling(temperature=1.0, top_p=0.9, top_k=50, seed=2),
+]
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """What was asked for and what came of it."""
+
+    rate: float
+    abort_share: float
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    live: dict[int, list[int]] = field(default_factory=dict)
+    """Of each key: tokens that are wanted, tokens that came."""
+    aborts: dict[int, float] = field(default_factory=dict)
+    """When a key will be aborted."""
+    next_arrival: float = 0.0
+    requests: int = 0
+    aborted: int = 0
+    tokens: int = 0
+    wrong: int = 0
+    """Requests with too many tokens, too few, or an end that nobody asked for."""
+
+    def arrive(self, client: Client, now: float) -> None:
+        """Submits what is due, and aborts what is due."""
+        while self.next_arrival <= now:
+            self.next_arrival += self.rng.exponential(1 / self.rate)
+            if len(self.live) >= 2 * _ROWS:
+                continue
+            new = int(self.rng.integers(1, _NEW_MAX))
+            way = _WAYS[int(self.rng.integers(len(_WAYS)))]
+            key = client.submit(int(self.rng.integers(1, _PROMPT_MAX)), new, way)
+            self.live[key] = [new, 0]
+            self.requests += 1
+            if self.rng.random() < self.abort_share:
+                self.aborts[key] = now + self.rng.exponential(0.3)
+        for key in [key for key, due in self.aborts.items() if due <= now]:
+            del self.aborts[key]
+            if key in self.live:
+                client.abort(key)
+
+    def take(self, client: Client, timeout_s: float) -> None:
+        """Counts what comes within the time."""
+        outputs = client.receive(timeout_s)
+        if outputs is None:
+            return
+        for key in np.frombuffer(outputs.keys, "<u8").tolist():
+            self.live[key][1] += 1
+            self.tokens += 1
+        for finished in outputs.finished:
+            wanted, came = self.live.pop(finished.key)
+            aborted = finished.reason is FinishReason.ABORT
+            whole = came == wanted and finished.reason is FinishReason.LENGTH
+            self.aborted += aborted
+            self.wrong += not (aborted or whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """In MiB."""
+
+    executor: float
+    scheduler: float
+    device: float
+
+    @classmethod
+    def now(cls, executor: int, scheduler_: int) -> "Memory":
+        free, total = torch.cuda.mem_get_info()
+        rss = [psutil.Process(pid).memory_info().rss for pid in (executor, scheduler_)]
+        return cls(*(count / 2**20 for count in (*rss, total - free)))
+
+
+def stalls(steps: Steps, stall_ms: float) -> list[tuple[int, float]]:
+    """(step, ms) of each pause between two steps' computing that is longer than that."""
+    pauses = (steps["compute_begin_ns"][1:] - steps["compute_end_ns"][:-1]) / 1e6
+    return [
+        (int(steps["step"][i + 1]), float(pauses[i])) for i in np.flatnonzero(pauses > stall_ms)
+    ]
+
+
+def main(
+    shape: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "llama-1b",
+    steps: Annotated[int, typer.Option(min=100, help="End after so many steps")] = 200_000,
+    minutes: Annotated[float, typer.Option(help="or after so long.")] = 10.0,
+    rate: Annotated[float, typer.Option(help="Arrivals a second.")] = 80.0,
+    abort_share: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.2,
+    stall_ms: float = 50.0,
+    attention: str = "auto",
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="twostroke-bench-") as directory:
+        folder, trace = Path(directory, "model"), Path(directory, "trace")
+        config_of(shape).save_pretrained(folder)
+        run_dir = RunDir(Path(directory, "run"))
+        blocks = _ROWS * ((_PROMPT_MAX + _NEW_MAX) // 16) // 2  # half of them at full length
+        executor = [
+            "--run-dir", str(run_dir.path), "--model", str(folder), "--load-format", "dummy",
+            "--device", "cuda", "--rows-max", str(_ROWS), "--tokens-max", "2048",
+            "--model-len-max", str(_PROMPT_MAX + _NEW_MAX), "--num-blocks", str(blocks),
+            "--attention", attention, "--trace", str(trace),
+        ]  # fmt: skip
+        planner = ["--run-dir", str(run_dir.path), "--step-tokens-max", "2048"]
+        with (
+            service("executor_svc", *executor) as executor_pid,
+            service("scheduler_svc", *planner) as scheduler_pid,
+            closing(Client(run_dir, trace)) as client,
+        ):
+            pids = (executor_pid, scheduler_pid)
+            load = Load(rate, abort_share)
+            before, seconds = _run(client, load, trace, pids, steps, minutes)
+            after = Memory.now(*pids)
+            _report(load, steps_since(trace, 0), seconds, stall_ms, (before, after))
+
+
+def _run(
+    client: Client, load: Load, trace: Path, pids: tuple[int, int], steps: int, minutes: float
+) -> tuple[Memory, float]:
+    """Returns the memory after the first tenth, and the seconds of it all."""
+    begin = load.next_arrival = time.monotonic()
+    warm: Memory | None = None
+    while True:
+        now = time.monotonic()
+        share = max(steps_written(trace) / steps, (now - begin) / (60 * minutes))
+        if share >= 1:
+            break
+        if warm is None and share >= _WARM_SHARE:
+            warm = Memory.now(*pids)
+        load.arrive(client, now)
+        load.take(client, 0.01)
+    deadline = time.monotonic() + _DRAIN_TIMEOUT_S
+    while load.live:
+        assert time.monotonic() < deadline, f"{len(load.live)} requests never ended"
+        load.take(client, 0.1)
+    assert warm is not None
+    return warm, time.monotonic() - begin
+
+
+def _report(
+    load: Load, steps: Steps, seconds: float, stall_ms: float, memory: tuple[Memory, Memory]
+) -> None:
+    console = Console(width=120)
+    console.print(
+        f"{len(steps):,} steps in {seconds:.0f} s on {torch.cuda.get_device_name()}; "
+        f"{load.requests:,} requests, "
+        f"{load.aborted:,} of them aborted, {load.wrong} ended wrongly; {load.tokens:,} tokens"
+    )
+    table = Table("memory, MiB", "after a tenth", "at the end")
+    for name in Memory.__slots__:
+        table.add_row(name, *(f"{getattr(each, name):,.1f}" for each in memory))
+    console.print(table)
+    computing = (steps["compute_end_ns"] - steps["compute_begin_ns"]) / 1e6
+    p50, p99, longest = np.percentile(computing, [50, 99, 100])
+    busy = (
+        float(computing.sum())
+        * 1e6
+        / int(steps["compute_end_ns"][-1] - steps["compute_begin_ns"][0])
+    )
+    console.print(f"a step: p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {longest:.1f} ms")
+    console.print(f"GPU busy {busy:.2%}; rows a step: {steps['rows'].mean():.1f}")
+    found = stalls(steps, stall_ms)
+    console.print(f"{len(found)} pauses of more than {stall_ms:g} ms {found[:20] or ''}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
