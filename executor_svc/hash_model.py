@@ -147,7 +147,7 @@ def logprobs(plan: BatchPlan, token: Int32s, vocab_size: int) -> StepLogprobs | 
     most = int(plan.logprobs.max())
     if not most:
         return None
-    chosen = -((token * 31 + plan.row_stop * 7) % 1024).astype(np.float32) / 64
+    chosen = -((token * 31 + plan.row_stop * 7) % 1024).astype(np.float32) / np.float32(64)
     index = np.arange(LOGPROBS_MAX if most > 1 else 0, dtype=np.int32)
     exists = index < vocab_size
     ids = np.where(exists, (token[:, None] + index) % vocab_size, NO_TOKEN).astype(np.int32)

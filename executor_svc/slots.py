@@ -28,11 +28,15 @@ class Slot:
         self.row_lane = self._view("row_lane")  # [R] int32
         self.row_start = self._view("row_start")  # [R] int32
         self.row_stop = self._view("row_stop")  # [R] int32
+        self.prompt_len = self._view("prompt_len")  # [R] int32
         self.row_flags = self._view("row_flags")  # [R] uint8
         self.temperature = self._view("temperature")  # [R] float32
         self.top_k = self._view("top_k")  # [R] int32
         self.top_p = self._view("top_p")  # [R] float32
         self.min_p = self._view("min_p")  # [R] float32
+        self.repetition_penalty = self._view("repetition_penalty")  # [R] float32
+        self.presence_penalty = self._view("presence_penalty")  # [R] float32
+        self.frequency_penalty = self._view("frequency_penalty")  # [R] float32
         self.seed = self._view("seed")  # [R] int64
         self.stop_ids = self._view("stop_ids")  # [R, STOP_IDS_MAX] int32
         self.token_ids = self._view("token_ids")  # [T] int32

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from executor_svc.attention import attending
+from executor_svc.choosing import Chooser
 from executor_svc.gather_attention import GatherAttention
 from executor_svc.kv_cache import KvCache
 from executor_svc.model import CausalModel
 from executor_svc.runner import RunnerError
-from executor_svc.sampler import Sampled, SamplingRows, choose_path, sample
 from executor_svc.slots import Lanes, Slot
 from svc_wire.capacity import Capacity, ModelInfo
-from svc_wire.frames import BatchPlan, StepResult, StepTiming
+from svc_wire.frames import BatchPlan, StepLogprobs, StepResult, StepTiming
 from svc_wire.ids import RowFlag
 
 _NO_EPOCH = -1
@@ -118,6 +118,7 @@ class _Step:
         self._attention = GatherAttention(self._cache)
         self._slots = [Slot(capacity, model.device) for _ in range(2)]
         self._lanes = Lanes(capacity.lanes, model.device)
+        self._chooser = Chooser(capacity, model.device)
 
     def forget(self) -> None:
         self._lanes.forget()
@@ -128,7 +129,7 @@ class _Step:
         slot = self._slots[plan.step % 2]
         slot.plan_bytes.numpy()[: len(plan.raw)] = plan.raw
         copied_ns = time.monotonic_ns()
-        status, token = self._compute(plan, slot)
+        status, token, logprobs = self._compute(plan, slot)
         computed_ns = time.monotonic_ns()
         row_status, row_token = status.numpy().copy(), token.numpy().copy()
         end_ns = time.monotonic_ns()
@@ -136,10 +137,10 @@ class _Step:
             job.received_ns, job.submitted_ns, end_ns,
             begin_ns, copied_ns, copied_ns, computed_ns, computed_ns, end_ns,
         )  # fmt: skip
-        return StepResult(plan.epoch, plan.step, row_status, row_token, timing)
+        return StepResult(plan.epoch, plan.step, row_status, row_token, timing, logprobs)
 
-    def _compute(self, plan: BatchPlan, slot: Slot) -> tuple[Tensor, Tensor]:
-        """row_status [R] uint8 and row_token [R] int32."""
+    def _compute(self, plan: BatchPlan, slot: Slot) -> tuple[Tensor, Tensor, StepLogprobs | None]:
+        """row_status [R] uint8, row_token [R] int32, and log-probabilities if any are wanted."""
         rows, tokens = plan.rows, plan.tokens
         row_lane, token_ids = slot.row_lane[:rows].long(), slot.token_ids[:tokens]
         last = slot.query_indptr[1 : rows + 1].long() - 1
@@ -148,22 +149,10 @@ class _Step:
         if masked.any():
             row_of_token = torch.from_numpy(np.repeat(np.arange(rows), np.diff(plan.query_indptr)))
             kv_slots[masked[row_of_token]] = self._cache.scrap_slot
+        self._chooser.remember(plan, token_ids)
         self._attention.begin(plan, kv_slots)
         samples = torch.from_numpy(np.flatnonzero(plan.row_flags & RowFlag.SAMPLES))
         with attending(self._attention):
             logits = self._model.forward(token_ids.long(), slot.positions[:tokens], last[samples])
-        sampled = self._sample(plan, slot, samples, logits)
-        return self._lanes.settle(row_lane, samples, masked, sampled)
-
-    def _sample(self, plan: BatchPlan, slot: Slot, samples: Tensor, logits: Tensor) -> Sampled:
-        asked = SamplingRows(
-            temperature=slot.temperature[samples],
-            top_k=slot.top_k[samples],
-            top_p=slot.top_p[samples],
-            min_p=slot.min_p[samples],
-            seed=slot.seed[samples],
-            position=slot.row_stop[samples],
-            stop_ids=slot.stop_ids[samples],
-            ban_stop=(slot.row_flags[samples] & int(RowFlag.BAN_STOP)) != 0,
-        )
-        return sample(logits, asked, choose_path(plan))
+        sampled, logprobs = self._chooser.choose(plan, slot, samples, logits)
+        return *self._lanes.settle(row_lane, samples, masked, sampled), logprobs
