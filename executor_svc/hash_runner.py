@@ -61,6 +61,7 @@ class HashRunner:
         self._entries = np.arange(capacity.table_max)
         # The last block is scrap.
         self._cells = np.zeros((capacity.num_blocks + 1, capacity.block_size), np.int64)
+        self._host_cells = np.zeros((capacity.host_blocks, capacity.block_size), np.int64)
         self._lane_token = np.zeros(capacity.lanes, np.int32)
         self._lane_stopped = np.zeros(capacity.lanes, np.bool_)
         self._lane_history = np.zeros(capacity.lanes, np.uint64)
@@ -69,6 +70,7 @@ class HashRunner:
 
     def begin(self, epoch: int) -> None:
         self._cells.fill(0)
+        self._host_cells.fill(0)
         self._lane_token.fill(0)
         self._lane_stopped.fill(False)
         self._in_flight.clear()
@@ -111,6 +113,7 @@ class HashRunner:
 
     def _execute(self, plan: BatchPlan) -> tuple[Bytes, Int32s]:
         """row_status [R] and row_token [R]. Raises RunnerError."""
+        self._copy(plan.copies_out, plan.copies_in)
         token_ids, masked = self._carry_over(plan)
         self._write(plan, token_ids, masked)
         states = self._read(plan, np.where(masked, 0, plan.row_stop))
@@ -126,6 +129,13 @@ class HashRunner:
         self._lane_token[lane] = token
         self._lane_stopped[lane] = stopped[samples]
         return status, np.where(samples, drawn, _NO_TOKEN)
+
+    def _copy(self, out: Int32s, into: Int32s) -> None:
+        """[C, 2] and [D, 2]: pairs of a device block and a host block."""
+        if len(out):
+            self._host_cells[out[:, 1]] = self._cells[out[:, 0]]
+        if len(into):
+            self._cells[into[:, 0]] = self._host_cells[into[:, 1]]
 
     def _carry_over(self, plan: BatchPlan) -> tuple[Int32s, Bools]:
         """The input tokens [T], and which rows are masked [R]."""

@@ -1,10 +1,12 @@
 """The seam of the executor: whatever executes plans is a Runner.
 
-Steps run strictly in the order of `submit`. Between steps a runner keeps only what the host cannot
-know yet: each lane's last sampled token, whether it stopped, and, for penalties, the history of its
-tokens. What a runner does with a plan:
+Steps run strictly in the order of `submit`. Between steps a runner keeps only KV, on the device and
+in host memory, and what the host cannot know yet: each lane's last sampled token, whether it
+stopped, and, for penalties, the history of its tokens. What a runner does with a plan:
 
-1. Carry-over first: where a row has RowFlag.CARRY, its last input token is the lane's last sampled
+0. The block copies: first `copies_out`, then `copies_in`. Steps before have been computed when a
+   block is copied, and later ones read what was copied.
+1. Carry-over: where a row has RowFlag.CARRY, its last input token is the lane's last sampled
    token. If that lane has stopped (its last sampled token was one of the stop ids), the row is
    MASKED: it writes no KV that anybody reads, samples nothing, and leaves the lane stopped.
 2. Where a row has RowFlag.PENALISED, its input tokens join the lane's history: as prompt at

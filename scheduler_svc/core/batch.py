@@ -14,6 +14,7 @@ import numpy as np
 from scheduler_svc.core.blocks import ROOT, BlockPool, chain_key
 from scheduler_svc.core.lanes import LaneTable
 from scheduler_svc.core.sequence import Sequence, State
+from scheduler_svc.core.swap import Swap
 from scheduler_svc.core.types import Bools, Indices, Int32s, Int64s, SchedulerConfig
 from svc_wire.capacity import Capacity
 
@@ -44,6 +45,7 @@ class Batch:
         self.running_max = min(config.running_max, capacity.rows_max, self.step_tokens_max)
         self.table = LaneTable(capacity)
         self.pool = BlockPool(capacity.num_blocks)
+        self.swap = Swap(capacity)
         self.in_flight: deque[InFlight] = deque()
         self.step = 0
         """The last planned step."""
@@ -118,12 +120,18 @@ class Batch:
         return len(self.pool.find(keys)) * self.table.block_size
 
     def start(self, sequence: Sequence, hit: list[int]) -> int:
-        """Takes a sequence in, from the blocks that `hit` returned; returns its cached tokens."""
+        """Takes a sequence in, from the blocks that `hit` returned and what was swapped out.
+
+        Returns how many of its tokens need not be computed.
+        """
         table = self.table
         self.pool.hold(hit)
         fresh = -(-len(sequence.tokens) // table.block_size) - len(hit)
+        blocks = hit + self.pool.take(fresh)
         cached = len(hit) * table.block_size
-        sequence.lane = table.assign(sequence, hit + self.pool.take(fresh), cached)
+        cached = max(cached, self.swap.into(sequence.seq_id, blocks, len(hit)))
+        sequence.lane = table.assign(sequence, blocks, cached)
+        table.registered[sequence.lane] = len(hit)
         sequence.move(State.RUNNING)
         insort(self.running, sequence, key=lambda other: other.key)
         self._running_changed()
@@ -137,6 +145,20 @@ class Batch:
         sequence.lane = None
         self.running.remove(sequence)
         self._running_changed()
+
+    def swap_out(self, sequence: Sequence, prompt_token_s: float) -> bool:
+        """Has the KV of a sequence that is about to leave copied out, if that is cheaper than to
+        compute it again at `prompt_token_s` a token; whether it is.
+        """
+        lane, table = sequence.lane, self.table
+        assert lane is not None
+        if sequence.request.needs_history:
+            return False
+        blocks = table.block_table(lane)
+        # One known token stays to be computed, so that there is something to sample from.
+        tokens = min(int(table.planned[lane]), int(table.known[lane]) - 1)
+        shared = self.pool.count_shared(blocks)
+        return self.swap.out(sequence.seq_id, blocks, shared, tokens, prompt_token_s)
 
     def sort(self) -> None:
         """Orders the running sequences anew after their keys have changed."""

@@ -14,6 +14,7 @@ writes cannot touch a findable block.
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,11 @@ class BlockPool:
     def count_held(self, blocks: Sequence[int]) -> int:
         """How many of `blocks` are held already, so that `hold` takes nothing from `available`."""
         return sum(self._references[block] > 0 for block in blocks)
+
+    def count_shared(self, table: Sequence[int]) -> int:
+        """Leading blocks of a holder's table that somebody else holds too."""
+        others = (self._references[block] > 1 for block in table)
+        return sum(takewhile(bool, others))
 
     def hold(self, blocks: Sequence[int]) -> None:
         """Adds a reference to each of `blocks`, which `find` returned."""

@@ -7,6 +7,7 @@ fast as indexing by two arrays; mode "clip" is what makes `out` unbuffered, noth
 import numpy as np
 
 from scheduler_svc.core.lanes import LaneTable
+from scheduler_svc.core.swap import NO_COPIES, Copies
 from scheduler_svc.core.types import Indices, Int32s
 from svc_wire.frames import PlanFrame
 from svc_wire.ids import CARRIED_TOKEN, RowFlag
@@ -17,7 +18,14 @@ _SAMPLES, _CARRY, _BAN_STOP = (
 
 
 def write_plan(
-    frame: PlanFrame, table: LaneTable, lanes: Indices, stop: Int32s, *, epoch: int, step: int
+    frame: PlanFrame,
+    table: LaneTable,
+    lanes: Indices,
+    stop: Int32s,
+    copies: Copies,
+    *,
+    epoch: int,
+    step: int,
 ) -> Int32s:
     """Fills and seals `frame`: row r computes positions [planned:stop[r]) of lanes[r].
 
@@ -41,6 +49,9 @@ def write_plan(
     _write_sampling(frame, table, lanes, rows)
     tokens = _write_tokens(frame, table, lanes, start, stop, flags)
     blocks = _write_tables(frame, table, lanes, stop)
+    copies_out, copies_in = copies
+    if copies is not NO_COPIES:
+        frame.write_copies(blocks, copies_out, copies_in)
     frame.seal(
         epoch=epoch,
         step=step,
@@ -48,6 +59,8 @@ def write_plan(
         tokens=tokens,
         blocks=blocks,
         samples=int(np.count_nonzero(flags & _SAMPLES)),
+        copies_out=len(copies_out),
+        copies_in=len(copies_in),
     )
     return flags
 

@@ -29,6 +29,10 @@ class Pace:
             extra_s = max(0.0, took_s - self.step_s) / (tokens - rows)
             self.prompt_token_s = _mixed(self.prompt_token_s, extra_s)
 
+    def tokens_in(self, time_s: float) -> int:
+        """Prompt tokens that could be read in that time."""
+        return int(time_s / self.prompt_token_s) if self.prompt_token_s else 0
+
     def piece_tokens(self, target_s: float) -> int:
         """Prompt tokens that a step may read to take no longer than `target_s`."""
         if not self.prompt_token_s:

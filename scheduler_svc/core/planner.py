@@ -7,7 +7,8 @@ there, a token is sampled, which makes the length grow.
 A step is planned in this order:
     1. yield    the first waiting sequence displaces the last running ones that it outranks
     2. grow     running sequences get the blocks that their next token needs; for lack of memory the
-                last of them is pre-empted (it waits again and is recomputed from its known tokens)
+                last of them is pre-empted (it waits again; its KV is swapped out, or recomputed
+                from its known tokens, whichever is cheaper)
     3. share    every running sequence gets a row with one token; what is left of the budget goes,
                 in the policy's order, to those who still read their prompts and to those who wait:
                 they are admitted while there is memory
@@ -68,7 +69,7 @@ class Planner:
             and head.key < batch.running[-1].key
             and not (batch.has_place and batch.hit(head) is not None)
         ):
-            self._roster.preempt(batch, batch.running[-1])
+            self._preempt(batch.running[-1])
 
     def _grow(self) -> tuple[Int32s, bool]:
         """Extends the block tables that are full.
@@ -83,12 +84,15 @@ class Planner:
             growing = lanes[full & (needed > 0)]
             if len(growing) <= pool.available:
                 break
-            self._roster.preempt(batch, self._roster.order.victim(batch.running))
+            self._preempt(self._roster.order.victim(batch.running))
             preempted = True
         if len(growing):
             table.table[growing, table.blocks[growing]] = pool.take(len(growing))
             table.blocks[growing] += 1
         return needed, preempted
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._roster.preempt(self._batch, sequence, self._pace.prompt_token_s)
 
     def _share_budget(
         self, lanes: Indices, needed: Int32s, *, may_admit: bool
@@ -135,9 +139,10 @@ class Planner:
             hit = batch.hit(head)
             if hit is None:
                 break
-            cached = roster.admit(batch, head, hit)
-            length = roster.order.piece(head, len(head.tokens) - cached, budget)
-            budget -= length
+            copied_s = batch.swap.in_s
+            there = roster.admit(batch, head, hit)
+            length = roster.order.piece(head, len(head.tokens) - there, budget)
+            budget -= length + self._pace.tokens_in(batch.swap.in_s - copied_s)
             admitted.append((head, length))
         return budget
 
@@ -151,7 +156,8 @@ def _write(batch: Batch, frame: PlanFrame, lanes: Indices, lengths: Int32s) -> N
     table = batch.table
     stop = table.planned.take(lanes) + lengths
     batch.step += 1
-    flags = write_plan(frame, table, lanes, stop, epoch=batch.epoch, step=batch.step)
+    copies = batch.swap.take_copies()
+    flags = write_plan(frame, table, lanes, stop, copies, epoch=batch.epoch, step=batch.step)
     samples = (flags & _SAMPLES) != 0
     table.planned[lanes] = stop
     table.pending[lanes] += samples

@@ -28,7 +28,7 @@ class Roster:
         self.tenants = Tenants()
         self.batch: Batch | None = None
         """Where sequences run; None: there is no executor."""
-        self.preemptions = self.cache_hit_tokens = 0
+        self.preemptions = self.swaps_out = self.swaps_in = self.cache_hit_tokens = 0
         self._next_seq_id = 1
 
     @property
@@ -87,12 +87,17 @@ class Roster:
     # -- from waiting to running and back ----------------------------------------------------------
 
     def admit(self, batch: Batch, sequence: Sequence, hit: list[int]) -> int:
-        """Into the batch, from the blocks that `Batch.hit` found; returns its cached tokens."""
+        """Into the batch, from the blocks that `Batch.hit` found.
+
+        Returns how many of its tokens need not be computed.
+        """
         if sequence in self.suspects:
             self.suspects.waiting.remove(sequence)
         else:
             self.order.admit(sequence)
-        cached = batch.start(sequence, hit)
+        cached = len(hit) * batch.table.block_size
+        there = batch.start(sequence, hit)
+        self.swaps_in += there > cached
         self.cache_hit_tokens += cached
         sequence.admissions += 1
         if sequence.admissions == 1:
@@ -100,7 +105,7 @@ class Roster:
             # Of a resumed sequence some of the output may be cached too.
             sequence.cached_tokens = min(cached, len(request.prompt))
             self.tenants.admitted(request.tenant, len(request.prompt), sequence.cached_tokens)
-        return cached
+        return there
 
     def known_tokens(self, sequence: Sequence) -> Int32s:
         """Prompt and committed output, of one that waits or runs."""
@@ -109,9 +114,11 @@ class Roster:
         assert self.batch is not None
         return self.batch.table.known_tokens(sequence.lane)
 
-    def preempt(self, batch: Batch, sequence: Sequence) -> None:
+    def preempt(self, batch: Batch, sequence: Sequence, prompt_token_s: float) -> None:
+        """`prompt_token_s`: what it takes to compute a token again."""
         sequence.preemptions += 1
         self.preemptions += 1
+        self.swaps_out += batch.swap_out(sequence, prompt_token_s)
         self.put_back(batch, sequence)
 
     def put_back(self, batch: Batch, sequence: Sequence) -> None:
@@ -139,6 +146,8 @@ class Roster:
         suspect = sequence in self.suspects
         queue = self.suspects.waiting if suspect else self.order.waiting
         queue.remove(sequence)
+        if self.batch:
+            self.batch.swap.drop(sequence.seq_id)
         return self._strike(sequence, sequence.ending(reason, len(sequence.tokens), message))
 
     def _end_running(
@@ -173,3 +182,4 @@ class Roster:
         assert sorted(s.seq_id for s in present) == sorted(self.sequences), "a loss"
         if self.batch:
             self.batch.check(depth)
+            self.batch.swap.check({s.seq_id for s in (*waiting, *suspects.waiting)})

@@ -202,6 +202,8 @@ class Scheduler:
             steps=self._steps,
             tokens=self._tokens,
             preemptions=roster.preemptions,
+            swaps_out=roster.swaps_out,
+            swaps_in=roster.swaps_in,
             cache_hit_tokens=roster.cache_hit_tokens,
             policy_faults=roster.order.faults,
             reliefs=roster.order.reliefs,

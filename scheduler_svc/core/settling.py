@@ -46,7 +46,6 @@ def settle(roster: Roster, batch: Batch, flight: InFlight, result: StepResult) -
     current = table.tenancy.take(flight.lanes) == flight.tenancy
     if np.count_nonzero(current & (status == _MASKED)):
         raise ProtocolViolation(f"step {flight.step}: the row of a live sequence was masked")
-    failed = flight.lanes[current & (status == _ERROR)]
     taken = current & flight.samples & (status <= _STOPPED)
     lanes, tokens, position = flight.lanes[taken], result.row_token[taken], flight.stop[taken]
     if (tokens == NO_TOKEN).any():
@@ -59,7 +58,10 @@ def settle(roster: Roster, batch: Batch, flight: InFlight, result: StepResult) -
         roster.suspects.clear(table.occupant(lane) for lane in lanes.tolist())
     seq_ids, indices = table.seq_id[lanes], position - table.prompt_len[lanes]
     endings = _end_done(roster, batch, lanes, status[taken] == _STOPPED)
-    endings += _end_failed(roster, batch, failed)
+    if np.count_nonzero(failed := status == _ERROR):
+        endings += _end_failed(roster, batch, flight.lanes[current & failed])
+        for seq_id in flight.seq_ids[failed & ~current].tolist():
+            batch.swap.drop(seq_id)  # it was pre-empted, and took along what the row has written
     return StepOutput(seq_ids, indices, tokens, tuple(endings))
 
 

@@ -151,6 +151,10 @@ class Stats:
     steps: int
     tokens: int
     preemptions: int
+    swaps_out: int
+    """Pre-emptions after which the KV was copied out to host memory instead of being dropped."""
+    swaps_in: int
+    """Sequences that went on from there; the others ended, or their KV had lost its beginning."""
     cache_hit_tokens: int
     policy_faults: int
     """Policies that gave an unusable answer and were replaced by fcfs."""

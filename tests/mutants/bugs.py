@@ -155,8 +155,8 @@ BUGS = [
     Bug(
         "a row that failed goes on",
         "settling.py",
-        "failed = flight.lanes[current & (status == _ERROR)]",
-        "failed = flight.lanes[current & (status > _ERROR)]",
+        "if np.count_nonzero(failed := status == _ERROR):",
+        "if np.count_nonzero(failed := status > _ERROR):",
     ),
     Bug(
         "what just fits is refused",
@@ -301,6 +301,58 @@ BUGS = [
         "roster.py",
         "            self.batch.sort()\n",
         "            pass\n",
+    ),
+    Bug(
+        "KV is copied out after its blocks were given to others",
+        "swap.py",
+        "out = np.array([(device, host) for host, device in self._out.items()], np.int32)",
+        "now, before = dict(self._out), getattr(type(self), 'late', {})\n"
+        "        type(self).late = now\n"
+        "        out = np.array([(device, host) for host, device in before.items()], np.int32)",
+    ),
+    Bug(
+        "host blocks are given back while KV waits in them",
+        "swap.py",
+        "hosts = [self._free.pop() for _ in range(count)]",
+        "hosts = self._free[-count:]",
+    ),
+    Bug(
+        "KV comes back to other blocks than it left",
+        "swap.py",
+        "zip(table[hit:end], hosts, strict=True)",
+        "zip(table[hit:end], reversed(hosts), strict=True)",
+    ),
+    Bug(
+        "KV is put behind blocks that are found, not in its place",
+        "swap.py",
+        "hosts = swapped.blocks[hit - swapped.first :]",
+        "hosts = swapped.blocks[: end - hit]",
+    ),
+    Bug(
+        "the beginning that was left to others is not missed",
+        "swap.py",
+        "if not swapped.first <= hit < end:",
+        "if not hit < end:",
+    ),
+    Bug(
+        "a token counts as swapped whose KV was never written",
+        "batch.py",
+        "tokens = min(int(table.planned[lane]), int(table.known[lane]) - 1)",
+        "tokens = int(table.known[lane]) - 1",
+        story="swap_half_read",
+    ),
+    Bug(
+        "whose history counts is swapped",
+        "batch.py",
+        "        if sequence.request.needs_history:\n            return False\n",
+        "",
+    ),
+    Bug(
+        "who ends while its KV is in the host keeps the blocks there",
+        "roster.py",
+        "self.batch.swap.drop(sequence.seq_id)",
+        "pass",
+        story="swap_abort",
     ),
     Bug(
         "whoever was suspected stays suspected",

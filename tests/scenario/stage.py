@@ -87,6 +87,8 @@ class Stage:
             lanes=8,
             model_len_max=int(named.pop("model_len", 64)),
             vocab_size=VOCAB_SIZE,
+            host_blocks=int(named.pop("host_blocks", 0)),
+            block_copy_ns=int(named.pop("block_copy_us", 0)) * 1000,
         )
         assert not named, f"unknown arguments: {named}"
         self._epoch += 1
@@ -146,6 +148,8 @@ class Stage:
         shown += [f"  {self._row(plan, row)}" for row in range(plan.rows)]
         if preempted := self._core.stats().preemptions - preemptions:
             shown.append(f"  {preempted} pre-empted")
+        for word, copies in (("out", plan.copies_out), ("in", plan.copies_in)):
+            shown += [f"  block {device} {word}, host block {host}" for device, host in copies]
         return shown
 
     def _row(self, plan: BatchPlan, row: int) -> str:
@@ -166,7 +170,7 @@ class Stage:
     def _execute(self, _: list[str], __: Arguments) -> list[str]:
         """The executor computes the oldest step that it has not, and nobody looks yet."""
         step = self._ring.completed + 1
-        self._executed.append(self._ring.execute(step))
+        self._executed.append(self._ring.execute(step, took_ms=10))
         return []
 
     def _commit(self, _: list[str], __: Arguments) -> list[str]:
@@ -216,4 +220,8 @@ class Stage:
         stats = self._core.stats()
         sequences = f"waiting {stats.waiting}, running {stats.running}"
         blocks = f"blocks free {stats.blocks_free} of {stats.blocks_total}"
-        return [f"{sequences}, in flight {stats.in_flight}, {blocks}"]
+        shown = [f"{sequences}, in flight {stats.in_flight}, {blocks}"]
+        batch = self._core._roster.batch
+        if batch and batch.capacity.host_blocks:
+            shown.append(f"host blocks free {batch.swap.free} of {batch.capacity.host_blocks}")
+        return shown

@@ -46,13 +46,14 @@ class SimExecutor:
     def execute(self, step: int, *, took_ms: int = 0, broken_row: int | None = None) -> StepResult:
         """Reads the plan from its frame, computes it and writes its result.
 
+        It says that it took `took_ms`, and a millisecond more for each token beyond one a row.
         `broken_row`, mod the rows, comes out as RowStatus.ERROR. Raises FrameError, RunnerError.
         """
         plan = self._plans_read[step % FRAMES].read(epoch=self.epoch, step=step)
         self.runner.submit(plan, received_ns=0)
         result = self.runner.poll()
         assert result is not None
-        timing = StepTiming(compute_end_ns=took_ms * 1_000_000)
+        timing = StepTiming(compute_end_ns=(took_ms + plan.tokens - plan.rows) * 1_000_000)
         result = replace(result, timing=timing)
         self.masked_rows += int(np.count_nonzero(result.row_status == RowStatus.MASKED))
         if broken_row is not None:

@@ -86,4 +86,6 @@ def draw_capacity(rng: random.Random) -> Capacity:
         lanes=rows_max + rng.choice([0, 1, 3]),
         model_len_max=model_len_max,
         vocab_size=rng.choice([11, 50]),
+        host_blocks=rng.choice([0, 1, 3, 10, 100]),
+        block_copy_ns=rng.choice([0, 0, 100_000, 1_000_000]),  # a tick is a millisecond
     )

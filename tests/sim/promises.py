@@ -56,6 +56,7 @@ def check_plan(
     assert tokens <= batch.step_tokens_max, "over the budget"
     _check_rows(batch, frame.row_lane[: planned.rows].tolist())
     cuts = core.config.itl_target_ms or core.policy.name == "crazy" or order.faults
+    cuts = cuts or frame.sections["header"]["copies_in"]  # they take their share of the budget
     if tokens < batch.step_tokens_max and roster.preemptions == before.preemptions and not cuts:
         _check_nobody_could_use_more(core, batch)
     if in_order and core.policy.name == "fcfs" and order.waiting.head:

@@ -64,6 +64,8 @@ def test_every_kind_of_trouble_really_happens() -> None:
         "LENGTH",
         "reject TOO_LONG",
         "reject QUEUE_FULL",
+        "copied out",
+        "copied in",
     ):
         assert sign in text, sign
     assert len(Fault) == 14

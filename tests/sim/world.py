@@ -286,6 +286,9 @@ class World:
         stats = self.core.stats()
         assert (stats.waiting, stats.running, stats.in_flight) == (0, 0, 0)
         assert stats.blocks_free == stats.blocks_total, "blocks were not given back"
+        batch = self.core._roster.batch
+        assert batch is not None
+        assert batch.swap.free == self.capacity.host_blocks, "host blocks were not given back"
 
 
 def _describe_request(request: Request) -> str:
@@ -304,4 +307,7 @@ def _describe_step(planned: PlannedStep, frame: PlanFrame, blocks_free: int) -> 
         strict=True,
     )
     text = " ".join(f"{lane}[{start}:{stop})" for lane, start, stop in spans)
+    header = frame.sections["header"]
+    for word, copies in (("out", header["copies_out"]), ("in", header["copies_in"])):
+        text += f" {copies} copied {word}" if copies else ""
     return f"step {planned.epoch}.{planned.step} free {blocks_free} rows {text}"
