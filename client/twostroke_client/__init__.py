@@ -13,6 +13,7 @@ from twostroke_client.aio import AsyncClient, AsyncStream
 from twostroke_client.client import Client, Stream
 from twostroke_client.errors import (
     Cancelled,
+    CannotResume,
     DeadlineExceeded,
     Draining,
     ExecutionFailed,
@@ -52,6 +53,7 @@ __all__ = [
     "AsyncClient",
     "AsyncStream",
     "Cancelled",
+    "CannotResume",
     "Client",
     "Completion",
     "DeadlineExceeded",

@@ -1,18 +1,19 @@
 """The asyncio client: client.py with awaits. What the methods mean is written there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Self, Unpack, cast
 
 import grpc.aio
 from grpc.aio import UnaryStreamCall
+from tenacity import AsyncRetrying
 
 from twostroke.v1 import generation_pb2 as pb
 from twostroke.v1.generation_pb2_grpc import GenerationServiceStub, ModelServiceStub
 from twostroke_client import values
 from twostroke_client.channel import CHANNEL_OPTIONS, INFO_TIMEOUT_S
-from twostroke_client.errors import Cancelled, typed_errors
-from twostroke_client.exchange import Exchange, whole
+from twostroke_client.errors import Cancelled, Unavailable, typed_errors
+from twostroke_client.exchange import Exchange, Start, whole
 from twostroke_client.retries import Deadline, RetryPolicy
 from twostroke_client.values import Completion, Delta, GenerateOptions, Prompt
 
@@ -27,20 +28,22 @@ class AsyncStream(AsyncIterator[Delta]):
 
     def __init__(
         self,
-        start: Callable[[float | None], Call],
+        request: pb.GenerateRequest,
+        start: Start[Call],
         retry: RetryPolicy,
         deadline: Deadline,
     ) -> None:
-        self._exchange = Exchange(start, deadline)
-        self._retrying = retry.async_retrying(deadline)
+        self._exchange = Exchange(request, start, deadline)
+        self._beginning = AsyncRetrying(**retry.to_begin(deadline))
+        self._resuming = AsyncRetrying(**retry.to_resume(deadline)) if retry.resume_s else None
 
     async def __anext__(self) -> Delta:
         exchange = self._exchange
         with exchange.closed_on_failure():
             if not exchange.begun and not exchange.over:
-                await self._retrying(self._begin)
+                await self._beginning(self._begin)
             if not exchange.pieces and not exchange.over:
-                await self._read()
+                await self._read_on()
         if not exchange.pieces:
             raise StopAsyncIteration
         return exchange.pieces.popleft()
@@ -49,6 +52,19 @@ class AsyncStream(AsyncIterator[Delta]):
         with self._exchange.attempt():
             while not self._exchange.begun:
                 await self._read()
+        self._exchange.take_headers(await self._exchange.call.initial_metadata())
+
+    async def _read_on(self) -> None:
+        try:
+            await self._read()
+        except Unavailable as error:
+            if self._resuming is None or not self._exchange.can_resume(error):
+                raise
+            await self._resuming(self._resume)
+
+    async def _resume(self) -> None:
+        with self._exchange.attempt():
+            await self._read()
 
     async def _read(self) -> None:
         try:
@@ -91,10 +107,10 @@ class AsyncClient:
     ) -> AsyncStream:
         request = values.build_request(prompt, options)
 
-        def start(left_s: float | None) -> Call:
+        def start(request: pb.GenerateRequest, left_s: float | None) -> Call:
             return self._generation.Generate(request, timeout=left_s)
 
-        return AsyncStream(start, self._retry, Deadline(timeout_s))
+        return AsyncStream(request, start, self._retry, Deadline(timeout_s))
 
     async def complete(
         self,

@@ -1,16 +1,17 @@
 """The blocking client."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc
+from tenacity import Retrying
 
 from twostroke.v1 import generation_pb2 as pb
 from twostroke.v1.generation_pb2_grpc import GenerationServiceStub, ModelServiceStub
 from twostroke_client import policies, values
 from twostroke_client.channel import CHANNEL_OPTIONS, INFO_TIMEOUT_S
-from twostroke_client.errors import typed_errors
-from twostroke_client.exchange import Exchange, whole
+from twostroke_client.errors import Unavailable, typed_errors
+from twostroke_client.exchange import Exchange, Start, whole
 from twostroke_client.policies import PolicyState
 from twostroke_client.retries import Deadline, RetryPolicy
 from twostroke_client.values import Completion, Delta, GenerateOptions, Prompt
@@ -23,25 +24,28 @@ class Stream(Iterator[Delta]):
     """An answer as it comes. Close it, or leave its `with` block, and the server stops working.
 
     The request is on its way as soon as the stream exists, so that many can be made and then read.
+    If the connection breaks, another one goes on with the answer after a pause.
     Iterating raises an error of the tree in errors.py; after that the stream is at its end.
     """
 
     def __init__(
         self,
-        start: "Callable[[float | None], Call[pb.GenerateResponse]]",
+        request: pb.GenerateRequest,
+        start: "Start[Call[pb.GenerateResponse]]",
         retry: RetryPolicy,
         deadline: Deadline,
     ) -> None:
-        self._exchange = Exchange(start, deadline)
-        self._retrying = retry.retrying(deadline)
+        self._exchange = Exchange(request, start, deadline)
+        self._beginning = Retrying(**retry.to_begin(deadline))
+        self._resuming = Retrying(**retry.to_resume(deadline)) if retry.resume_s else None
 
     def __next__(self) -> Delta:
         exchange = self._exchange
         with exchange.closed_on_failure():
             if not exchange.begun and not exchange.over:
-                self._retrying(self._begin)
+                self._beginning(self._begin)
             if not exchange.pieces and not exchange.over:
-                self._read()
+                self._read_on()
         if not exchange.pieces:
             raise StopIteration
         return exchange.pieces.popleft()
@@ -50,6 +54,19 @@ class Stream(Iterator[Delta]):
         with self._exchange.attempt():
             while not self._exchange.begun:
                 self._read()
+        self._exchange.take_headers(self._exchange.call.initial_metadata())
+
+    def _read_on(self) -> None:
+        try:
+            self._read()
+        except Unavailable as error:
+            if self._resuming is None or not self._exchange.can_resume(error):
+                raise
+            self._resuming(self._resume)
+
+    def _resume(self) -> None:
+        with self._exchange.attempt():
+            self._read()
 
     def _read(self) -> None:
         with typed_errors():
@@ -94,10 +111,10 @@ class Client:
         """
         request = values.build_request(prompt, options)
 
-        def start(left_s: float | None) -> "Call[pb.GenerateResponse]":
+        def start(request: pb.GenerateRequest, left_s: float | None) -> "Call[pb.GenerateResponse]":
             return self._generation.Generate(request, timeout=left_s)
 
-        return Stream(start, self._retry, Deadline(timeout_s))
+        return Stream(request, start, self._retry, Deadline(timeout_s))
 
     def complete(
         self,

@@ -5,17 +5,18 @@ TwostrokeError
 │   ├── InvalidRequest       a field has a wrong value; `field` names it
 │   ├── TooLong              prompt and max_tokens can never fit
 │   └── ModelNotFound        another model is served
-├── Unavailable              the server cannot serve now; retried before the first token
+├── Unavailable              the server cannot serve now; tried again
 │   ├── QueueFull            `retry_after_s` says when to try again
 │   ├── RefusedByPolicy      the scheduling policy does not take it now: its deadline is too near
 │   ├── NotReady             the model is not loaded yet, or the executor is away
 │   ├── Draining             the server is about to stop
-│   ├── Unreachable          no connection to the address, or the connection broke
+│   ├── Unreachable          no connection to the address, or it broke and came not back
 │   └── Lost                 a process behind the front end died
 │       ├── ExecutorLost
 │       └── SchedulerLost
 ├── SlowReader               this stream was read too slowly, and was ended
 ├── ExecutionFailed          the server failed to compute the answer
+├── CannotResume             the stream broke, and another model is served now
 ├── DeadlineExceeded         the time that the caller allowed is up
 ├── Cancelled                the call was cancelled by somebody else than the caller
 ├── ProtocolError            the server broke its contract: tokens missing, twice, or no end
@@ -109,6 +110,10 @@ class ExecutionFailed(TwostrokeError):
     pass
 
 
+class CannotResume(TwostrokeError):
+    pass
+
+
 class DeadlineExceeded(TwostrokeError):
     pass
 
@@ -192,6 +197,7 @@ _BY_REASON: dict[str, type[TwostrokeError]] = {
     "EXECUTOR_LOST": ExecutorLost,
     "SCHEDULER_LOST": SchedulerLost,
     "EXECUTION_FAILED": ExecutionFailed,
+    "CANNOT_RESUME": CannotResume,
 }
 
 _BY_STATUS: dict[grpc.StatusCode, type[TwostrokeError]] = {

@@ -1,8 +1,10 @@
 """When a request is sent again: one policy for the sync and the async client.
 
-Only what is Unavailable, only before the first token, and only while attempts and time are left.
-The bound of the pause doubles each time, and the pause is drawn at random below it, so that clients
-that were turned away together do not come back together. A server that says when is heeded.
+Only what is Unavailable, and only while tries and time are left. Before the first token the request
+is sent anew; a stream that breaks later is resumed from its next token, so that it costs its reader
+a pause and nothing else. The bound of the pause doubles each time, and the pause is drawn at random
+below it, so that clients that were turned away together do not come back together. A server that
+says when is heeded.
 """
 
 import random
@@ -11,9 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
-from tenacity import AsyncRetrying, RetryCallState, Retrying
+from tenacity import RetryCallState
 
 from twostroke_client.errors import Unavailable
+
+RESUME_PAUSE_S_MAX = 1.0
+"""Upper bound of the pauses while a stream that has begun stands still."""
 
 
 class Deadline:
@@ -41,30 +46,47 @@ class _Rules(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long to try. `attempts=1` never sends a request twice."""
+    """How often and how long to try. `attempts=1, resume_s=0` never sends a request twice."""
 
     attempts: int = 5
+    """Of these, until the first token has come."""
     pause_s: float = 0.2
     """Upper bound of the first pause."""
     pause_s_max: float = 10.0
     """Upper bound of any pause. A server that asks for a longer one is not asked again."""
+    resume_s: float = 30.0
+    """A stream that has begun and breaks is tried to be resumed for so long; 0: not at all."""
 
-    def retrying(self, deadline: Deadline) -> Retrying:
-        return Retrying(**self._rules(deadline))
+    def to_begin(self, deadline: Deadline) -> _Rules:
+        """What tenacity needs to know for a request of which nothing has come yet."""
 
-    def async_retrying(self, deadline: Deadline) -> AsyncRetrying:
-        return AsyncRetrying(**self._rules(deadline))
-
-    def _rules(self, deadline: Deadline) -> _Rules:
         def stop(state: RetryCallState) -> bool:
-            pause_s = state.upcoming_sleep
-            exhausted = state.attempt_number >= self.attempts or pause_s > self.pause_s_max
-            return exhausted or not deadline.allows(pause_s)
+            return state.attempt_number >= self.attempts or self._is_too_long(state, deadline)
 
-        return _Rules(retry=_is_unavailable, wait=self._pause_s, stop=stop, reraise=True)
+        def wait(state: RetryCallState) -> float:
+            return self._pause_s(state, self.pause_s_max)
 
-    def _pause_s(self, state: RetryCallState) -> float:
-        bound_s = min(self.pause_s_max, self.pause_s * 2 ** (state.attempt_number - 1))
+        return _Rules(retry=_is_unavailable, wait=wait, stop=stop, reraise=True)
+
+    def to_resume(self, deadline: Deadline) -> _Rules:
+        """The same for a stream that has just broken."""
+
+        def stop(state: RetryCallState) -> bool:
+            end_s = (state.seconds_since_start or 0.0) + state.upcoming_sleep
+            return end_s > self.resume_s or self._is_too_long(state, deadline)
+
+        def wait(state: RetryCallState) -> float:
+            return self._pause_s(state, min(RESUME_PAUSE_S_MAX, self.pause_s_max))
+
+        return _Rules(retry=_is_unavailable, wait=wait, stop=stop, reraise=True)
+
+    def _is_too_long(self, state: RetryCallState, deadline: Deadline) -> bool:
+        pause_s = state.upcoming_sleep
+        return pause_s > self.pause_s_max or not deadline.allows(pause_s)
+
+    def _pause_s(self, state: RetryCallState, pause_s_max: float) -> float:
+        # The exponent is bounded, because a float is.
+        bound_s = min(pause_s_max, self.pause_s * 2 ** min(state.attempt_number - 1, 30))
         drawn_s = random.uniform(0, bound_s)
         error = _error_of(state)
         asked_s = error.retry_after_s if isinstance(error, Unavailable) else None

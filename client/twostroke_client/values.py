@@ -64,7 +64,8 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The end of an answer, with what it cost. Durations as the server saw them."""
+    """The end of an answer, with what it cost. Durations as the server saw them; if the answer was
+    resumed, the first token's and the total as this client did."""
 
     reason: FinishReason
     matched: int | str | None
@@ -196,6 +197,17 @@ def build_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReques
         if value is not None:
             _set(request, _PATHS[option], value)
     return request
+
+
+def resuming(
+    request: pb.GenerateRequest, token: str, token_ids: Sequence[int]
+) -> pb.GenerateRequest:
+    """What asks for the rest of an answer of which these tokens have come."""
+    rest = pb.GenerateRequest()
+    rest.CopyFrom(request)
+    rest.resume.token = token
+    rest.resume.token_ids.extend(token_ids)
+    return rest
 
 
 def _turn(message: Message) -> pb.ChatMessage:

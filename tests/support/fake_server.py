@@ -79,7 +79,9 @@ ANSWER: tuple[Step, ...] = (first("He", [10]), more(1, "llo", 11, 12), last(3, "
 class FakeServer(stubs.GenerationServiceServicer, stubs.ModelServiceServicer):
     """Each call of Generate plays the next script; the last one is played again and again."""
 
-    def __init__(self, *scripts: Sequence[Step], port: int = 0) -> None:
+    def __init__(self, *scripts: Sequence[Step], port: int = 0, token: str = "") -> None:
+        """`token` is what it gives for resuming."""
+        self._token = token
         self._scripts = list(scripts) or [ANSWER]
         self._server = grpc.server(ThreadPoolExecutor(8))
         stubs.add_GenerationServiceServicer_to_server(self, self._server)
@@ -103,6 +105,8 @@ class FakeServer(stubs.GenerationServiceServicer, stubs.ModelServiceServicer):
         self._arrived.release()
         done = threading.Event()
         context.add_callback(lambda: None if done.is_set() else self.cancelled.set())
+        if self._token:
+            context.send_initial_metadata((("x-resume-token", self._token),))
         for step in script:
             match step:
                 case Abort():
