@@ -69,8 +69,6 @@ class HashRunner:
         self._due_ns = 0
 
     def begin(self, epoch: int) -> None:
-        self._cells.fill(0)
-        self._host_cells.fill(0)
         self._lane_token.fill(0)
         self._lane_stopped.fill(False)
         self._in_flight.clear()

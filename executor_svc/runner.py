@@ -42,7 +42,11 @@ class Runner(Protocol):
     def model(self) -> ModelInfo: ...
 
     def begin(self, epoch: int) -> None:
-        """Starts an epoch: forgets lanes and whatever is in flight. KV contents are void."""
+        """Starts an epoch: forgets lanes and whatever is in flight.
+
+        When it returns, no step of an older epoch runs or will run. KV memory stays as the steps
+        that were completed left it.
+        """
 
     def submit(self, plan: BatchPlan, received_ns: int) -> None:
         """Enqueues a step and returns as soon as the device has its orders.

@@ -17,7 +17,7 @@ import structlog
 
 from executor_svc.mailbox import Mailbox
 from executor_svc.runner import Runner, RunnerError
-from executor_svc.session import Session
+from executor_svc.session import VOID, Session
 from svc_wire.errors import FrameError
 from svc_wire.executor_link import (
     PROTOCOL_VERSION,
@@ -55,6 +55,8 @@ class Service:
         self._pulse = pulse
         self._completed_seen = 0
         self._session: Session | None = None
+        self._kv = VOID
+        """(epoch, step) whose state KV memory is in, as far as earlier sessions go."""
         self._epoch = 0
         self._spins = len(os.sched_getaffinity(0)) >= SPIN_CPUS_MIN
         self._next_beat = self._next_look = self._progress_at = 0.0
@@ -109,6 +111,7 @@ class Service:
         """The epoch is over; the scheduler says Hello again."""
         assert self._session is not None
         session, self._session = self._session, None
+        self._kv = VOID
         failed = session.completed + 1
         log.error("step failed", epoch=session.epoch, step=failed, error=str(error))
         self._mailbox.send(session.peer, StepFailed(session.epoch, failed, str(error)))
@@ -140,6 +143,8 @@ class Service:
             log.warning("refused a scheduler", reason=reason)
             self._mailbox.send(peer, Refused(reason))
             return
+        if self._session is not None:
+            self._kv = self._session.kv_after(self._kv)
         self._epoch = max(self._epoch, hello.epoch_seen) + 1
         self._runner.begin(self._epoch)
         self._session = Session(peer, self._epoch, self._runner, self._ring)
@@ -149,6 +154,8 @@ class Service:
             ring_path=str(self._ring.path),
             capacity=self._runner.capacity,
             model=self._runner.model,
+            kv_epoch=self._kv[0],
+            kv_step=self._kv[1],
         )
         self._mailbox.send(peer, welcome)
         log.info("serving a scheduler", epoch=self._epoch)

@@ -6,6 +6,9 @@ from executor_svc.runner import Runner
 from svc_wire.frames import StepResult
 from svc_wire.ring import DEPTH_MAX, ExecutorRing
 
+VOID = (0, 0)
+"""The state of KV memory of which nothing is known."""
+
 
 class Session:
     """The steps of one epoch. RunnerError or FrameError from any method: the epoch is over."""
@@ -21,6 +24,15 @@ class Session:
     @property
     def in_flight(self) -> int:
         return self.submitted - self.completed
+
+    def kv_after(self, before: tuple[int, int]) -> tuple[int, int]:
+        """(epoch, step) whose state KV memory is in if the session ends now.
+
+        `before` is what it was when it began. Steps that are cut off leave it VOID.
+        """
+        if self.in_flight:
+            return VOID
+        return (self.epoch, self.completed) if self.completed else before
 
     @property
     def has_plan(self) -> bool:

@@ -44,6 +44,10 @@ class Welcome(Message, frozen=True):
     ring_path: str
     capacity: Capacity
     model: ModelInfo
+    kv_epoch: Epoch = 0
+    kv_step: Step = 0
+    """KV memory is as the steps up to this one, of an earlier epoch, left it; (0, 0): it is void.
+    Whoever knows what they left may go on from there."""
 
 
 class Refused(Message, frozen=True):

@@ -176,6 +176,48 @@ def test_a_second_executor_in_the_directory_is_refused(
         assert isinstance(peer.hello(), Welcome)
 
 
+def run_steps(peer: Peer, count: int) -> Planner:
+    """In a new epoch."""
+    runner = RemoteRunner(peer)
+    planner = Planner(runner, [Job([1, 2, 3], max_tokens=count + 1)], depth=0, epoch=runner.epoch)
+    for _ in range(count):
+        assert planner.publish_next()
+        planner._commit()
+    return planner
+
+
+def test_a_scheduler_is_told_in_which_state_kv_memory_is(executor: ExecutorProcess) -> None:
+    with Peer(executor.run_dir.executor_endpoint) as peer:
+        assert (peer.hello().kv_epoch, peer.hello().kv_step) == (0, 0)
+        run_steps(peer, 4)
+        welcome = peer.hello()
+        left = (welcome.epoch - 1, 4)
+        assert (welcome.kv_epoch, welcome.kv_step) == left
+        again = peer.hello()  # nothing has run since
+        assert (again.kv_epoch, again.kv_step) == left
+
+
+def test_steps_that_are_cut_off_void_kv_memory(run_dir: Path) -> None:
+    with (
+        ExecutorProcess(run_dir, *SMALL, "--step-ms", "3000") as executor,
+        Peer(executor.run_dir.executor_endpoint) as peer,
+    ):
+        assert run_steps(peer, 0).publish_next()
+        # The second beat after that comes when the plan has been taken.
+        assert [peer.receive(), peer.receive()] == [Beat(1, 0)] * 2
+        assert (peer.hello().kv_epoch, peer.hello().kv_step) == (0, 0)
+
+
+def test_a_step_that_fails_voids_kv_memory(executor: ExecutorProcess) -> None:
+    with Peer(executor.run_dir.executor_endpoint) as peer:
+        planner = run_steps(peer, 1)
+        planner.sequences[0].blocks.reverse()
+        planner.sequences[0].blocks[0] += 1
+        planner.publish_next()
+        assert isinstance(peer.receive_no_beat(), StepFailed)
+        assert (peer.hello().kv_epoch, peer.hello().kv_step) == (0, 0)
+
+
 def test_a_slow_step_neither_delays_beats_nor_the_end(run_dir: Path) -> None:
     with (
         ExecutorProcess(run_dir, *SMALL, "--step-ms", "2500") as executor,

@@ -42,7 +42,7 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
     "executor_link.to_scheduler": (
         executor_link.to_scheduler,
         [
-            Welcome(1, 42, "/run/ring-1", SMALL, MODEL),
+            Welcome(1, 42, "/run/ring-1", SMALL, MODEL, 41, 9),
             Refused("another version"),
             StepDone(42, 7),
             StepFailed(42, 8, "out of memory"),

@@ -17,7 +17,6 @@ from svc_wire.frontend_link import Sampling
 from svc_wire.ids import CARRIED_TOKEN, STOP_IDS_MAX, RowFlag, RowStatus
 from svc_wire.layout import plan_dtype
 
-EPOCH = 1
 FRAMES = 4
 
 
@@ -83,8 +82,10 @@ class Planner:
         depth: int = 1,
         chunk_max: int = 8,
         preempt_chance: float = 0.0,
+        epoch: int = 1,
     ) -> None:
         self.runner = runner
+        self._epoch = epoch
         self.capacity: Capacity = runner.capacity
         self.sequences = [_Sequence(job) for job in jobs]
         self.preemptions = 0
@@ -117,7 +118,7 @@ class Planner:
         return [sequence.output for sequence in self.sequences]
 
     def begin(self) -> None:
-        self.runner.begin(EPOCH)
+        self.runner.begin(self._epoch)
 
     def publish_next(self) -> bool:
         """Plans and submits one step; False if there is nothing to do now."""
@@ -199,15 +200,15 @@ class Planner:
         self._step += 1
         self._now += 1
         frame = self._frames[self._step % FRAMES]
-        fill_frame(frame, rows, EPOCH, self._step)
+        fill_frame(frame, rows, self._epoch, self._step)
         self._in_flight.append((self._step, rows))
-        self.runner.submit(frame.read(epoch=EPOCH, step=self._step), 0)
+        self.runner.submit(frame.read(epoch=self._epoch, step=self._step), 0)
 
     def _commit(self) -> None:
         step, rows = self._in_flight.popleft()
         result = self.runner.wait(60.0)
         assert result is not None, "the runner is stuck"
-        assert (result.epoch, result.step) == (EPOCH, step)
+        assert (result.epoch, result.step) == (self._epoch, step)
         for index, row in enumerate(rows):
             self._settle(row, result, index)
 
