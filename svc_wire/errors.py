@@ -10,6 +10,8 @@ WireError
 │   └── RingTooLarge    the file system that holds the ring is too small for it
 ├── MessageError        a message on a socket cannot be decoded
 └── RunDirError         the runtime directory is unsafe or unusable
+    └── LockHeld        another process has the role in it
+    └── LockHeld        a name in it belongs to another process
 """
 
 
@@ -50,4 +52,8 @@ class MessageError(WireError):
 
 
 class RunDirError(WireError):
+    pass
+
+
+class LockHeld(RunDirError):
     pass

@@ -12,8 +12,10 @@ import stat
 import time
 from pathlib import Path
 
-from svc_wire.errors import RunDirError
+from svc_wire.errors import LockHeld, RunDirError
 
+TAKE_OVER_LOOK_S = 0.002
+"""While nobody has the lock that is waited for, streams stand still."""
 IPC_PATH_MAX_BYTES = 100  # the kernel's limit for a socket path is 107
 
 
@@ -60,48 +62,53 @@ class RunDir:
         """Makes this process the only `role` of the instance, until it ends; returns the lock's fd.
 
         The lock is the kernel's (flock), so that it goes with its holder however that ends, and
-        holds across containers that share the directory. Raises RunDirError if another process has
-        it or if it cannot be made.
+        holds across containers that share the directory. Raises LockHeld if another process has it,
+        and RunDirError if it cannot be made.
         """
-        path = self.path / f"{role}.lock"
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise RunDirError(f"cannot make the lock {path}: {error.strerror}") from error
         # Whoever looks whether a lock is held takes it for an instant; that is not another owner.
         for pause_s in (0.0, 0.01, 0.05, 0.1):
             time.sleep(pause_s)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(fd, 0)
-                os.write(fd, b"%d\n" % os.getpid())  # for `take_over`
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                os.close(fd)
-                raise RunDirError(f"cannot write the lock {path}: {error.strerror}") from error
-            return fd
-        os.close(fd)
-        raise RunDirError(
-            f"another {role} runs in {self.path}: stop it, or choose another --run-dir"
-        )
+            if (fd := self._try_lock(role)) is not None:
+                return fd
+        raise self._taken(role)
 
     def take_over(self, role: str, wait_s: float) -> int:
         """As `lock`, but who has it is asked to leave (SIGINT), and has `wait_s` for that.
 
         Owner and successor must be in one pid namespace.
         """
-        deadline, asked = time.monotonic() + wait_s, False
-        while True:
-            try:
-                return self.lock(role)
-            except RunDirError:
-                if time.monotonic() > deadline:
-                    raise
-            if not asked:
-                with contextlib.suppress(OSError, ValueError):  # it has just gone
-                    os.kill(int((self.path / f"{role}.lock").read_text()), signal.SIGINT)
-                asked = True
+        with contextlib.suppress(LockHeld):
+            return self.lock(role)
+        with contextlib.suppress(OSError, ValueError):  # it has just gone
+            os.kill(int((self.path / f"{role}.lock").read_text()), signal.SIGINT)
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            if (fd := self._try_lock(role)) is not None:
+                return fd
+            time.sleep(TAKE_OVER_LOOK_S)
+        raise self._taken(role)
+
+    def _try_lock(self, role: str) -> int | None:
+        """The lock's fd; None if another process has it just now. Raises RunDirError."""
+        path = self.path / f"{role}.lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise RunDirError(f"cannot make the lock {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.write(fd, b"%d\n" % os.getpid())  # for `take_over`
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except OSError as error:
+            os.close(fd)
+            raise RunDirError(f"cannot write the lock {path}: {error.strerror}") from error
+        return fd
+
+    def _taken(self, role: str) -> LockHeld:
+        return LockHeld(f"another {role} runs in {self.path}: stop it, or choose another --run-dir")
 
 
 def remove_socket(endpoint: str) -> None:
