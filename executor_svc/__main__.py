@@ -97,6 +97,16 @@ def main(
             "beside the model on a GPU.",
         ),
     ] = None,
+    swap_memory: Annotated[
+        int | None,
+        typer.Option(
+            envvar="TWOSTROKE_SWAP_MEMORY",
+            parser=_size,
+            metavar="SIZE",
+            help="Host memory for KV of requests that have to wait again, where copying is cheaper "
+            "than computing; 0: none; absent: at most 4GiB beside a GPU, none on a CPU.",
+        ),
+    ] = None,
     load_format: Annotated[
         str,
         typer.Option(
@@ -178,6 +188,7 @@ def main(
         block_size=block_size,
         num_blocks=num_blocks,
         kv_memory_bytes=kv_memory,
+        swap_bytes=swap_memory,
         threads=threads,
         step_ms=step_ms,
         load_format=load_format,

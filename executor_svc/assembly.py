@@ -6,7 +6,7 @@ import structlog
 
 from executor_svc.config import ExecutorConfig
 from executor_svc.errors import ExecutorError
-from executor_svc.hash_runner import HashRunner
+from executor_svc.hash_runner import CELL_BYTES, HashRunner
 from executor_svc.model_source import find_model
 from executor_svc.recording import RecordedRunner
 from executor_svc.runner import Runner
@@ -58,6 +58,8 @@ def _hash_runner(config: ExecutorConfig) -> Runner:
             lanes=2 * rows_max,
             model_len_max=config.model_len_max or HASH_MODEL_LEN_MAX,
             vocab_size=HASH_VOCAB,
+            host_blocks=_hash_host_blocks(config),
+            block_copy_ns=1,
         )
     except ValueError as error:
         raise ExecutorError(str(error)) from error
@@ -67,6 +69,12 @@ def _hash_runner(config: ExecutorConfig) -> Runner:
         name=config.served_name or HASH,
         step_ms=config.step_ms,
     )
+
+
+def _hash_host_blocks(config: ExecutorConfig) -> int:
+    if config.host_blocks is not None:
+        return config.host_blocks
+    return (config.swap_bytes or 0) // (config.block_size * CELL_BYTES)
 
 
 def _torch_runner(config: ExecutorConfig) -> Runner:

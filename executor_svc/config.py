@@ -23,6 +23,10 @@ class ExecutorConfig:
     num_blocks: int | None = None
     kv_memory_bytes: int | None = None
     """Memory for the KV cache, if num_blocks is None."""
+    swap_bytes: int | None = None
+    """Host memory for KV of pre-empted sequences, if host_blocks is None; 0: none."""
+    host_blocks: int | None = None
+    """The same in KV blocks."""
     load_format: str = "auto"
     """"auto" reads the weights; "dummy" makes them up, for benchmarks."""
     attention: str = "auto"

@@ -32,6 +32,9 @@ from svc_wire.record import Bytes
 
 Bools = npt.NDArray[np.bool_]
 
+CELL_BYTES = 8
+"""Memory of a token in the place of KV."""
+
 
 class HashRunner:
     """A Runner (see runner.py) that computes the hash model.

@@ -8,6 +8,7 @@ import torch
 
 from executor_svc.config import ExecutorConfig
 from executor_svc.errors import ExecutorError, OutOfMemory
+from executor_svc.host_blocks import available_bytes, find_host_blocks
 from executor_svc.kv_cache import block_bytes
 from executor_svc.model import DTYPES, CausalModel, hide_progress_bars, load_model
 from executor_svc.packed_linear import pack_linears
@@ -65,12 +66,14 @@ def find_capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
             f"--kv-memory of {kv_memory_bytes} bytes does not hold one KV block, "
             f"which takes {each} bytes"
         )
-    needed, available = num_blocks * each, _available_bytes()
+    needed, available = num_blocks * each, available_bytes()
     if needed > available:
         raise OutOfMemory(
             f"the KV cache needs {needed >> 20} MiB, of which {available >> 20} MiB are available: "
             f"lower --kv-memory or --num-blocks"
         )
+    # None unless asked for: KV is in host memory already.
+    host_blocks, block_copy_ns = find_host_blocks(config, each, model.device, default_bytes=0)
     try:
         return Capacity(
             num_blocks=num_blocks,
@@ -80,14 +83,8 @@ def find_capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
             lanes=lanes,
             model_len_max=model_len_max,
             vocab_size=model.vocab_size,
+            host_blocks=host_blocks,
+            block_copy_ns=block_copy_ns,
         )
     except ValueError as error:
         raise ExecutorError(str(error)) from error
-
-
-def _available_bytes() -> int:
-    """Memory that can be had without swapping, as the kernel estimates it."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    raise ExecutorError("/proc/meminfo has no MemAvailable")

@@ -21,6 +21,7 @@ from torch import Tensor
 from executor_svc.attention import attending
 from executor_svc.choosing import Chooser
 from executor_svc.gather_attention import GatherAttention
+from executor_svc.host_blocks import HostBlocks
 from executor_svc.kv_cache import KvCache
 from executor_svc.model import CausalModel
 from executor_svc.runner import RunnerError
@@ -115,6 +116,7 @@ class _Step:
         self._cache = KvCache.allocate(
             model.layers, capacity.num_blocks, capacity.block_size, model.dtype, model.device
         )
+        self._host_blocks = HostBlocks(self._cache, capacity.host_blocks)
         self._attention = GatherAttention(self._cache)
         self._slots = [Slot(capacity, model.device) for _ in range(2)]
         self._lanes = Lanes(capacity.lanes, model.device)
@@ -128,6 +130,7 @@ class _Step:
         begin_ns = time.monotonic_ns()
         slot = self._slots[plan.step % 2]
         slot.plan_bytes.numpy()[: len(plan.raw)] = plan.raw
+        self._host_blocks.copy(plan.copies_out, plan.copies_in)
         copied_ns = time.monotonic_ns()
         status, token, logprobs = self._compute(plan, slot)
         computed_ns = time.monotonic_ns()

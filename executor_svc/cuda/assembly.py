@@ -7,8 +7,10 @@ import structlog
 import torch
 
 from executor_svc.config import ExecutorConfig
+from executor_svc.cuda.block_swap import STAGING_BYTES
 from executor_svc.cuda.runner import CudaOptions, CudaRunner
 from executor_svc.errors import ExecutorError, OutOfMemory
+from executor_svc.host_blocks import find_host_blocks
 from executor_svc.kv_cache import block_bytes
 from executor_svc.model import DTYPES, CausalModel, load_model, random_model, read_config
 from executor_svc.self_check import check_against, reference_logits
@@ -18,6 +20,8 @@ log = structlog.get_logger(service="executor")
 
 ROWS_MAX = 256
 TOKENS_MAX = 8192
+SWAP_BYTES = 4 << 30
+"""Host memory for pre-empted KV, unless another size is asked for."""
 _MEMORY_SHARE = 0.9
 """Of what is free once the weights are there; the rest is for graphs and activations."""
 _TOKEN_BYTES_FACTOR = 24
@@ -69,6 +73,7 @@ def _capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
     each = block_bytes(model.layers, config.block_size, model.dtype)
     lanes = 2 * rows_max
     useful = lanes * -(-model_len_max // config.block_size)
+    host_blocks, block_copy_ns = find_host_blocks(config, each, model.device, SWAP_BYTES)
     found = (config.kv_memory_bytes or _kv_bytes(model, rows_max, tokens_max)) // each
     num_blocks = config.num_blocks or min(found, useful)
     if num_blocks < 1:
@@ -82,6 +87,8 @@ def _capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
             lanes=lanes,
             model_len_max=model_len_max,
             vocab_size=model.vocab_size,
+            host_blocks=host_blocks,
+            block_copy_ns=block_copy_ns,
         )
     except ValueError as error:
         raise ExecutorError(str(error)) from error
@@ -95,4 +102,4 @@ def _kv_bytes(model: CausalModel, rows_max: int, tokens_max: int) -> int:
     # merged gate and up projection), and a sampling step a few copies of the logits in float32.
     activations = tokens_max * hidden * _TOKEN_BYTES_FACTOR * model.dtype.itemsize
     logits = 6 * 4 * rows_max * model.vocab_size
-    return max(0, int(free * _MEMORY_SHARE) - activations - logits)
+    return max(0, int(free * _MEMORY_SHARE) - activations - logits - 2 * STAGING_BYTES)

@@ -83,10 +83,14 @@ class Pipeline:
         flight: Flight,
         slot: int,
         load: Callable[[], None],
+        prepare: Callable[[], None],
         run: Callable[[], None],
         result: Tensor,
     ) -> None:
-        """Enqueues load, run and the copy of `result` [2, rows_max], each on its stream."""
+        """Enqueues load, run and the copy of `result` [2, rows_max], each on its stream.
+
+        `prepare` goes before run, on the same stream; it does not count as computing.
+        """
         previous = self._slot_users[slot]
         with torch.cuda.stream(self.h2d):
             if previous is not None:
@@ -98,6 +102,7 @@ class Pipeline:
             self.compute.wait_event(flight.h2d_end)
             if previous is not None:
                 self.compute.wait_event(previous.d2h_end)
+            prepare()
             flight.compute_begin.record(self.compute)
             run()
             flight.compute_end.record(self.compute)

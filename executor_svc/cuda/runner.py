@@ -9,6 +9,7 @@ import structlog
 import torch
 
 from executor_svc.cuda.attention import StepShape, choose_attention
+from executor_svc.cuda.block_swap import BlockSwap
 from executor_svc.cuda.device_slot import DeviceSlot, PlanSource
 from executor_svc.cuda.fusing import fuse
 from executor_svc.cuda.graphs import DecodeGraphs, progress, row_buckets
@@ -65,6 +66,9 @@ class CudaRunner:
             )
             self._slots = [DeviceSlot(capacity, device) for _ in range(2)]
             self._lanes = Lanes(capacity.lanes, device)
+            self._swap: BlockSwap | None = None
+            if capacity.host_blocks:
+                self._swap = BlockSwap(cache, capacity.host_blocks, self._pipeline.compute)
         self._attention = choose_attention(options.attention, model.layers, cache, self._slots)
         self._step = Step(model, fused, cache, self._attention, self._slots, self._lanes)
         self._graphs = DecodeGraphs(self._step.enqueue, self._pipeline.compute)
@@ -108,6 +112,10 @@ class CudaRunner:
             target.plan_bytes[: len(source)].copy_(source, non_blocking=True)
             self._attention.plan(plan, shape)
 
+        def prepare() -> None:
+            if self._swap and len(plan.copies_out) + len(plan.copies_in):
+                self._swap.enqueue(plan, target)
+
         def run() -> None:
             if shape.is_decode and self._use_graphs:
                 self._graphs.run(shape, path)
@@ -119,7 +127,7 @@ class CudaRunner:
             source = self._source.host_bytes(plan.raw, slot)
             flight.epoch, flight.step, flight.rows = plan.epoch, plan.step, plan.rows
             flight.received_ns = received_ns
-            self._pipeline.enqueue(flight, slot, load, run, target.result)
+            self._pipeline.enqueue(flight, slot, load, prepare, run, target.result)
         except RuntimeError as error:  # torch raises CUDA's and its own errors as this
             raise RunnerError(f"step {plan.step} cannot be enqueued: {error}") from error
         self._flights.append(flight)
@@ -146,6 +154,8 @@ class CudaRunner:
 
     def close(self) -> None:
         self._pipeline.drain()
+        if self._swap:
+            self._swap.close()
         self._source.release()
 
     def _shape(self, plan: BatchPlan, slot: int) -> StepShape:

@@ -41,6 +41,8 @@ class _Sequence:
     logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
     """Of each output token, and of its alternatives."""
     blocks: list[int] = field(default_factory=list)
+    host_blocks: list[int] = field(default_factory=list)
+    """Where its KV is while it is swapped out: of positions [0:planned)."""
     lane: int = -1
     planned: int = 0
     pending: int = 0
@@ -82,6 +84,7 @@ class Planner:
         depth: int = 1,
         chunk_max: int = 8,
         preempt_chance: float = 0.0,
+        swap_chance: float = 0.0,
         epoch: int = 1,
     ) -> None:
         self.runner = runner
@@ -89,10 +92,15 @@ class Planner:
         self.capacity: Capacity = runner.capacity
         self.sequences = [_Sequence(job) for job in jobs]
         self.preemptions = 0
+        self.swaps = 0
         self.masked_rows = 0
         self._depth, self._chunk_max, self._preempt_chance = depth, chunk_max, preempt_chance
+        self._swap_chance = swap_chance
         self._random = random.Random(seed)
         self._free_blocks = list(range(self.capacity.num_blocks))
+        self._free_host_blocks = list(range(self.capacity.host_blocks))
+        self._copies_out = list[tuple[int, int]]()
+        self._copies_in = list[tuple[int, int]]()
         self._free_lanes = list(range(self.capacity.lanes))
         self._random.shuffle(self._free_blocks)
         bytes_ = plan_dtype(self.capacity).itemsize
@@ -175,6 +183,8 @@ class Planner:
                 return False
             sequence.lane = self._free_lanes.pop(0)
         sequence.blocks += [self._free_blocks.pop() for _ in range(needed)]
+        self._copies_in += zip(sequence.blocks, sequence.host_blocks, strict=False)
+        sequence.host_blocks = []
         return True
 
     def _maybe_preempt(self) -> None:
@@ -184,9 +194,22 @@ class Planner:
 
     def _preempt(self, sequence: _Sequence) -> None:
         self.preemptions += 1
+        kept = self._swap_out(sequence) if self._random.random() < self._swap_chance else 0
         self._release(sequence)
-        sequence.planned = sequence.pending = 0
+        sequence.planned, sequence.pending = kept, 0
         sequence.generation += 1
+
+    def _swap_out(self, sequence: _Sequence) -> int:
+        """Has as much copied out as there is room for; how many tokens are kept."""
+        if sequence.job.sampling.has_penalties:
+            return 0
+        size = self.capacity.block_size
+        tokens = min(sequence.planned, len(sequence.known) - 1, size * len(self._free_host_blocks))
+        self._random.shuffle(self._free_host_blocks)
+        sequence.host_blocks = [self._free_host_blocks.pop() for _ in range(-(-tokens // size))]
+        self._copies_out += zip(sequence.blocks, sequence.host_blocks, strict=False)
+        self.swaps += bool(tokens)
+        return tokens
 
     def _release(self, sequence: _Sequence) -> None:
         """Blocks may be reused at once: steps run in order, and stopped rows write to scrap."""
@@ -200,7 +223,10 @@ class Planner:
         self._step += 1
         self._now += 1
         frame = self._frames[self._step % FRAMES]
-        fill_frame(frame, rows, self._epoch, self._step)
+        copies = self._copies_out, self._copies_in
+        fill_frame(frame, rows, self._epoch, self._step, copies)
+        self._free_host_blocks += [host for _, host in self._copies_in]
+        self._copies_out, self._copies_in = [], []
         self._in_flight.append((self._step, rows))
         self.runner.submit(frame.read(epoch=self._epoch, step=self._step), 0)
 
@@ -239,8 +265,17 @@ class Planner:
             self._release(sequence)
 
 
-def fill_frame(frame: PlanFrame, rows: list[_Row], epoch: int, step: int) -> None:
-    """Writes the rows into the frame and seals it."""
+_Pairs = list[tuple[int, int]]
+
+
+def fill_frame(
+    frame: PlanFrame,
+    rows: list[_Row],
+    epoch: int,
+    step: int,
+    copies: tuple[_Pairs, _Pairs] = ([], []),
+) -> None:
+    """Writes rows and block copies (out, in) into the frame and seals it."""
     block_size = frame.capacity.block_size
     tokens = blocks = samples = 0
     frame.query_indptr[0] = frame.block_indptr[0] = 0
@@ -272,6 +307,9 @@ def fill_frame(frame: PlanFrame, rows: list[_Row], epoch: int, step: int) -> Non
         stop_ids = sequence.job.stop_ids
         frame.stop_ids[r] = (*stop_ids, *([-1] * (STOP_IDS_MAX - len(stop_ids))))
         samples += RowFlag.SAMPLES in row.flags
+    out, into = (np.array(pairs, np.int32).reshape(-1, 2) for pairs in copies)
+    frame.write_copies(blocks, out, into)
     frame.seal(
-        epoch=epoch, step=step, rows=len(rows), tokens=tokens, blocks=blocks, samples=samples
-    )
+        epoch=epoch, step=step, rows=len(rows), tokens=tokens, blocks=blocks, samples=samples,
+        copies_out=len(out), copies_in=len(into),
+    )  # fmt: skip

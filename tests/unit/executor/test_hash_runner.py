@@ -39,6 +39,7 @@ def _capacity(rng: random.Random) -> Capacity:
         lanes=rng.randint(5, 8),
         model_len_max=60,
         vocab_size=rng.choice([13, 257]),
+        host_blocks=rng.choice([0, 4, 60]),
     )
 
 
@@ -86,6 +87,7 @@ def test_equals_the_oracle(seed: int) -> None:
         depth=rng.randint(0, 2),
         chunk_max=rng.randint(1, 9),
         preempt_chance=rng.choice([0.0, 0.05]),
+        swap_chance=rng.choice([0.0, 0.5, 1.0]),
     )
     assert planner.run() == [_expected(job, capacity.vocab_size) for job in jobs]
     for sequence in planner.sequences:
@@ -171,6 +173,7 @@ SMALL = Capacity(
     lanes=4,
     model_len_max=32,
     vocab_size=257,
+    host_blocks=4,
 )
 
 
@@ -206,6 +209,35 @@ def test_kv_memory_outlives_its_epoch() -> None:
     planner.publish_next()
     planner._commit()
     assert planner.sequences[0].output == _expected(planner.sequences[0].job, 257)[:2]
+
+
+def _swapped_out() -> Planner:
+    """A sequence that waits with its KV in the host, by the order of the next plan."""
+    planner = _begun(Job([1, 2, 3, 4, 5, 6], 3))
+    planner._swap_chance = 1.0
+    planner._preempt(planner.sequences[0])
+    assert (planner.swaps, planner.sequences[0].planned) == (1, 6)
+    return planner
+
+
+def test_kv_goes_out_before_it_comes_in() -> None:
+    planner = _swapped_out()
+    planner.publish_next()  # both in one plan
+    planner._commit()
+    planner.publish_next()
+    planner._commit()
+    assert planner.sequences[0].output == _expected(planner.sequences[0].job, 257)
+
+
+@pytest.mark.parametrize("lost", ["_copies_out", "_copies_in"])
+def test_a_copy_that_is_missing_is_an_error(lost: str) -> None:
+    planner = _swapped_out()
+    fill = planner._admit
+    planner._admit = lambda *row: fill(*row) and not getattr(planner, lost).clear()  # type: ignore
+    planner._free_blocks.insert(0, planner._free_blocks.pop())  # it must not get its own ones back
+    planner._free_blocks.insert(0, planner._free_blocks.pop())
+    with pytest.raises(RunnerError, match=r"position \d+ should be in .* nothing"):
+        planner.publish_next()
 
 
 def test_wrong_tokens_change_the_output() -> None:

@@ -1,0 +1,58 @@
+"""KV that was swapped out and in gives the same tokens as KV that was computed again, or stayed."""
+
+import random
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from executor_svc.config import ExecutorConfig
+from executor_svc.torch_assembly import make_torch_runner
+from tests.model.greedy import greedy
+from tests.support.planner import Job, Planner
+
+pytestmark = pytest.mark.model
+
+
+def _jobs(seed: int) -> list[Job]:
+    rng = random.Random(seed)
+    return [
+        Job(
+            [rng.randrange(5, 261) for _ in range(rng.randint(1, 60))],
+            max_tokens=30,
+            stop_ids=(rng.randrange(5, 261), rng.randrange(5, 261)),
+            arrives_at_step=rng.randrange(20),
+        )
+        for _ in range(12)
+    ]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_swapped_equals_recomputed_equals_undisturbed(tiny_folder: Path, depth: int) -> None:
+    jobs = _jobs(depth)
+    outputs, counts = [], []
+    for num_blocks, host_blocks, swap_chance, preempt_chance in (
+        (400, 0, 0.0, 0.0),
+        (40, 0, 0.0, 0.1),
+        (40, 30, 1.0, 0.1),
+        (40, 9, 0.5, 0.3),
+    ):
+        config = ExecutorConfig(
+            model=str(tiny_folder), dtype="float32", threads=1, rows_max=8, block_size=4,
+            num_blocks=num_blocks, host_blocks=host_blocks, tokens_max=40, model_len_max=128,
+        )  # fmt: skip
+        runner = make_torch_runner(config, tiny_folder)
+        planner = Planner(
+            runner, jobs, seed=depth, depth=depth, chunk_max=13,
+            preempt_chance=preempt_chance, swap_chance=swap_chance,
+        )  # fmt: skip
+        try:
+            outputs.append(planner.run())
+        finally:
+            runner.close()
+        counts.append((planner.preemptions, planner.swaps))
+    plain = AutoModelForCausalLM.from_pretrained(tiny_folder).eval()
+    assert outputs == [[greedy(plain, j.prompt, j.max_tokens, j.stop_ids) for j in jobs]] * 4
+    (none, _), (recomputed, never), (_, swapped), (_, sometimes) = counts
+    assert (none, never) == (0, 0)
+    assert min(recomputed, swapped, sometimes) > 3
