@@ -3,11 +3,10 @@
 The executor indexes device memory with these numbers, where a wrong one is not an exception but
 another sequence's KV or a dead GPU context. A numpy call costs about a microsecond whatever the
 size, so fields with the same kind of bound are checked as one matrix: their sections are neighbours
-of one length in the record, and `_stack` is a view of them. Integers are viewed as unsigned, so
-that one comparison refuses negative values too.
+of one length in the record, and `layout.stack` is a view of them. Integers are viewed as unsigned,
+so that one comparison refuses negative values too.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from svc_wire.capacity import Capacity
 from svc_wire.errors import InvalidFrame
 from svc_wire.ids import LOGPROBS_MAX, PENALTY_MAX, REPETITION_PENALTY_MIN, RowFlag
-from svc_wire.layout import field_offset
+from svc_wire.layout import stack
 from svc_wire.record import Bytes
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class _Matrix:
     def __init__(self, raw: Bytes, dtype: np.dtype, item: type, **limits: float) -> None:
         self.names = list(limits)
         self.limits: npt.NDArray[Any] = np.array([[limit] for limit in limits.values()], item)
-        self.values = _stack(raw, dtype, self.names, item)
+        self.values = stack(raw, dtype, self.names, item)
 
     def check_below(self, count: int) -> None:
         """Raises InvalidFrame unless the first `count` values of each field are below its limit."""
@@ -129,15 +128,6 @@ class _Matrix:
         field, index = np.argwhere(bad)[0]
         value = self.values[field, index]
         raise InvalidFrame(f"{self.names[field]}[{index}] is out of bounds: {value}")
-
-
-def _stack(
-    raw: Bytes, dtype: np.dtype, names: Sequence[str], item: npt.DTypeLike
-) -> npt.NDArray[Any]:
-    offsets = [field_offset(dtype, name) for name in names]
-    stride, length = offsets[1] - offsets[0], dtype[names[0]].shape[0]
-    assert offsets == [offsets[0] + k * stride for k in range(len(names))]
-    return np.ndarray((len(names), length), item, raw, offsets[0], (stride, 4))
 
 
 def _require(holds: bool | np.bool, name: str) -> None:

@@ -21,16 +21,19 @@ from svc_wire.ids import LOGPROBS_MAX, NO_TOKEN, RowStatus
 from svc_wire.layout import (
     PLAN_MAGIC,
     RESULT_MAGIC,
+    SETTINGS,
     TIMING,
     field_offset,
     plan_dtype,
     result_dtype,
+    stack,
 )
 from svc_wire.record import WORD_BYTES, Bytes, Header, Memory, Record
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,6 +162,8 @@ class PlanFrame(Record):
         self.frequency_penalty: Float32s = view["frequency_penalty"]
         self.seed: Int64s = view["seed"]
         self.stop_ids: Int32s = view["stop_ids"]
+        self.settings: Words = stack(self.raw, dtype, SETTINGS, np.uint32)
+        """The sections that SETTINGS names, as one matrix [len(SETTINGS), rows_max]."""
         self.token_ids: Int32s = view["token_ids"]
         self.positions: Int32s = view["positions"]
         self.kv_slots: Int32s = view["kv_slots"]

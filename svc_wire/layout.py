@@ -19,9 +19,12 @@ then `copies_in` pairs (device block, host block). They are done before anything
 out before in.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from svc_wire.capacity import Capacity
 from svc_wire.ids import LOGPROBS_MAX, STOP_IDS_MAX
@@ -65,6 +68,18 @@ TIMING = np.dtype(
         ("d2h_end_ns", "<i8"),
     ]
 )
+
+SETTINGS = (
+    "prompt_len",
+    "top_k",
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+"""Sections of 4-byte words that lie side by side and never change in the life of a sequence."""
 
 Section = tuple[str, str, tuple[int, ...]]
 
@@ -133,6 +148,16 @@ def field_offset(dtype: np.dtype, name: str) -> int:
     """Byte offset of a section in its record."""
     assert dtype.fields is not None
     return int(dtype.fields[name][1])
+
+
+def stack(
+    raw: npt.NDArray[np.uint8], dtype: np.dtype, names: Sequence[str], item: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """Neighbouring sections of 4-byte words of a record as one matrix [fields, length]."""
+    offsets = [field_offset(dtype, name) for name in names]
+    stride, length = offsets[1] - offsets[0], dtype[names[0]].shape[0]
+    assert offsets == [offsets[0] + k * stride for k in range(len(names))]
+    return np.ndarray((len(names), length), item, raw, offsets[0], (stride, 4))
 
 
 def layout_text(capacity: Capacity) -> str:

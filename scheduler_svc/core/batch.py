@@ -12,10 +12,10 @@ from itertools import islice
 import numpy as np
 
 from scheduler_svc.core.blocks import ROOT, BlockPool, chain_key
-from scheduler_svc.core.lanes import LaneTable
+from scheduler_svc.core.lanes import LaneTable, Moment, Rows
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.swap import Swap
-from scheduler_svc.core.types import Bools, Indices, Int32s, Int64s, SchedulerConfig
+from scheduler_svc.core.types import Bools, Indices, Int32s, SchedulerConfig
 from svc_wire.capacity import Capacity
 
 
@@ -24,9 +24,9 @@ class InFlight:
     """What must be remembered of a published step to commit its result. R rows."""
 
     step: int
-    lanes: Indices  # [R]
-    seq_ids: Int64s  # [R]
-    tenancy: Int64s  # [R]
+    rows: Rows
+    changes: int
+    """`LaneTable.changes` when it was planned."""
     samples: Bools  # [R]
     stop: Int32s  # [R]
     tokens: int
@@ -51,8 +51,8 @@ class Batch:
         """The last planned step."""
         self.running: list[Sequence] = []
         """In the policy's order."""
-        self.lanes: Indices = np.empty(0, np.intp)
-        """Their lanes, in the same order."""
+        self._rows: Rows | None = None
+        """What `rows` returns; None: somebody has entered or left since."""
         self._too_large = (0, 0, 0)
         """Whom `hit` refused last, and with how many running and blocks available."""
 
@@ -60,15 +60,27 @@ class Batch:
     def has_place(self) -> bool:
         return len(self.running) < self.running_max
 
-    def needed(self) -> Int32s:
+    @property
+    def rows(self) -> Rows:
+        """Of the running sequences, in their order."""
+        if self._rows is None:
+            lanes = np.array([sequence.lane for sequence in self.running], np.intp)
+            self._rows = self.table.rows(lanes)
+        return self._rows
+
+    @property
+    def lanes(self) -> Indices:
+        """Of the running sequences, in their order."""
+        return self.rows.lanes
+
+    def needed(self, moment: Moment) -> Int32s:
         """Positions of each running sequence that can be planned now.
 
         The last token of a sequence never needs its KV: a length ending costs no row.
         """
-        table, lanes = self.table, self.lanes
-        length = table.known.take(lanes) + table.pending.take(lanes)
-        needed: Int32s = np.minimum(length, table.length_limit.take(lanes) - 1)
-        needed -= table.planned.take(lanes)
+        length = moment.known + moment.pending
+        needed: Int32s = np.minimum(length, self.rows.length_limit - 1)
+        needed -= moment.planned
         return needed
 
     # -- entering and leaving ----------------------------------------------------------------------
@@ -134,7 +146,7 @@ class Batch:
         table.registered[sequence.lane] = len(hit)
         sequence.move(State.RUNNING)
         insort(self.running, sequence, key=lambda other: other.key)
-        self._running_changed()
+        self._rows = None
         return cached
 
     def leave(self, sequence: Sequence) -> None:
@@ -144,7 +156,7 @@ class Batch:
         self.table.vacate(sequence.lane)
         sequence.lane = None
         self.running.remove(sequence)
-        self._running_changed()
+        self._rows = None
 
     def swap_out(self, sequence: Sequence, prompt_token_s: float) -> bool:
         """Has the KV of a sequence that is about to leave copied out, if that is cheaper than to
@@ -163,27 +175,41 @@ class Batch:
     def sort(self) -> None:
         """Orders the running sequences anew after their keys have changed."""
         self.running.sort(key=lambda other: other.key)
-        self._running_changed()
-
-    def _running_changed(self) -> None:
-        self.lanes = np.array([sequence.lane for sequence in self.running], np.intp)
+        self._rows = None
 
     def seq_ids_in_flight(self) -> set[int]:
         """Whose rows are in flight: running sequences, and some that have left meanwhile."""
-        return {seq_id for flight in self.in_flight for seq_id in flight.seq_ids.tolist()}
+        return {seq_id for flight in self.in_flight for seq_id in flight.rows.seq_id.tolist()}
 
     # -- the prefix cache --------------------------------------------------------------------------
 
-    def register(self, lanes: Indices) -> None:
-        """Makes blocks findable whose tokens are known and whose KV published steps write."""
+    def register(self, lanes: Indices, moment: Moment, stop: Int32s) -> None:
+        """Makes blocks findable whose tokens are known and whose KV published steps write.
+
+        `moment` is that of `lanes` before the step that plans them up to `stop`.
+        """
         if not self.prefix_cache:
             return
+        full = np.minimum(moment.known, stop)
+        full //= np.int32(self.table.block_size)
+        (new,) = (full > moment.registered).nonzero()
+        if len(new):
+            self._register_next(lanes[new], full[new], moment.registered[new])
+
+    def _register_next(self, lanes: Indices, full: Int32s, first: Int32s) -> None:
+        """Registers blocks [first:full) of each lane. Nearly always that is the last one alone."""
         table = self.table
-        full = np.minimum(table.known.take(lanes), table.planned.take(lanes))
-        full //= np.int32(table.block_size)
-        new = np.flatnonzero(full > table.registered.take(lanes))
-        for lane, count in zip(lanes[new].tolist(), full[new].tolist(), strict=True):
-            self._register_blocks(lane, count)
+        tokens, blocks = table.block_tokens(lanes, full - 1), table.table[lanes, full - 1].tolist()
+        for lane, count, begin, block, content in zip(
+            lanes.tolist(), full.tolist(), first.tolist(), blocks, tokens, strict=True
+        ):
+            keys = table.occupant(lane).block_keys
+            if begin == count - 1 == len(keys):
+                keys.append(chain_key(keys[-1] if keys else ROOT, content))
+                self.pool.register(block, keys[-1])
+            else:
+                self._register_blocks(lane, count)
+        table.registered[lanes] = full
 
     def register_last(self, lane: int) -> None:
         """The same for a sequence that ends: the KV of its last token may never be written."""
@@ -198,7 +224,7 @@ class Batch:
             return
         keys = self._keys(table.occupant(lane), table.tokens[lane], full)
         blocks = table.table[lane, first:full].tolist()
-        for block, key in zip(blocks, islice(keys, first, full), strict=True):
+        for block, key in zip(blocks, keys[first:full], strict=True):
             self.pool.register(block, key)
         table.registered[lane] = full
 
@@ -207,7 +233,8 @@ class Batch:
         keys, size = sequence.block_keys, self.table.block_size
         for index in range(len(keys), count):
             parent = keys[-1] if keys else ROOT
-            keys.append(chain_key(parent, tokens[index * size : (index + 1) * size]))
+            content = tokens[index * size : (index + 1) * size].tobytes()
+            keys.append(chain_key(parent, content))
         return keys
 
     # -- invariants --------------------------------------------------------------------------------
@@ -232,6 +259,6 @@ class Batch:
         assert len(self.in_flight) <= depth + 1, "too many steps in flight"
         live = np.zeros(self.capacity.lanes, np.int32)
         for flight in self.in_flight:
-            current = table.tenancy[flight.lanes] == flight.tenancy
-            live[flight.lanes[flight.samples & current]] += 1
+            current = table.tenancy[flight.rows.lanes] == flight.rows.tenancy
+            live[flight.rows.lanes[flight.samples & current]] += 1
         assert (live[lanes] == pending).all(), "pending differs from the rows in flight"

@@ -25,9 +25,9 @@ ROOT = b""
 """The chain key before the first block."""
 
 
-def chain_key(parent: bytes, tokens: Int32s) -> bytes:
+def chain_key(parent: bytes, tokens: bytes) -> bytes:
     """The key of a full block: a digest of its tokens and, through `parent`, of all before it."""
-    return blake2b(parent + tokens.tobytes(), digest_size=16).digest()
+    return blake2b(parent + tokens, digest_size=16).digest()
 
 
 class BlockPool:
@@ -49,11 +49,13 @@ class BlockPool:
     def take(self, count: int) -> list[int]:
         """Hands out `count` blocks, evicting the oldest cached ones if need be."""
         assert 0 <= count <= self.available
-        taken = []
-        for _ in range(count):
-            block = self._free.pop() if self._free else self._evict()
+        kept = max(0, len(self._free) - count)
+        taken = self._free[kept:]
+        taken.reverse()
+        del self._free[kept:]
+        taken += [self._evict() for _ in range(count - len(taken))]
+        for block in taken:
             self._references[block] = 1
-            taken.append(block)
         return taken
 
     def _evict(self) -> int:

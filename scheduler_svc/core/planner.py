@@ -18,19 +18,30 @@ length is known; that it will sample a stop id is not: such rows are late, the e
 and `settling` drops them because their lane has changed hands.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from scheduler_svc.core.batch import Batch, InFlight
-from scheduler_svc.core.frame_writer import write_plan
+from scheduler_svc.core.frame_writer import FrameWriter
+from scheduler_svc.core.lanes import Moment, Rows
 from scheduler_svc.core.pace import Pace
 from scheduler_svc.core.roster import Roster
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.types import Indices, Int32s, PlannedStep
 from svc_wire.frames import PlanFrame
-from svc_wire.ids import RowFlag
 
-# A plain number: numpy compares with a member of an enum at a multiple of the cost.
-_SAMPLES = np.int32(RowFlag.SAMPLES)
+
+class _Grown(NamedTuple):
+    """The running sequences when each has the memory that its next token needs."""
+
+    rows: Rows
+    moment: Moment
+    """Before they grew."""
+    needed: Int32s
+    """As `Batch.needed` says."""
+    preempted: bool
+    """Whether it took a pre-emption."""
 
 
 class Planner:
@@ -41,23 +52,25 @@ class Planner:
         self._batch = batch
         self._pace = pace
         self._itl_target_s = itl_target_ms / 1e3
+        self._writer = FrameWriter(batch.table)
 
     def plan(self, frame: PlanFrame) -> PlannedStep | None:
         """Fills and seals `frame`; None if there is nothing to do."""
         batch = self._batch
         if not self._roster.suspects:
             self._yield_to_head()
-        needed, preempted = self._grow()
-        busy = needed > 0
-        lanes, needed = batch.lanes[busy], needed[busy]
+        grown = self._grow()
+        lanes, needed, busy = grown.rows.lanes, grown.needed, grown.needed > 0
+        if np.count_nonzero(busy) < len(busy):
+            lanes, needed = lanes[busy], needed[busy]
         # Whoever was pre-empted just now must not come back in the same breath.
-        lengths, admitted = self._share_budget(lanes, needed, may_admit=not preempted)
+        lengths, admitted = self._share_budget(lanes, needed, may_admit=not grown.preempted)
         if admitted:
             lanes = np.concatenate([lanes, np.array([s.lane for s, _ in admitted], np.intp)])
             lengths = np.concatenate([lengths, np.array([n for _, n in admitted], np.int32)])
         if not len(lanes):
             return None
-        _write(batch, frame, lanes, lengths)
+        self._write(frame, lanes, lengths, grown)
         first_rows = tuple(s.seq_id for s, _ in admitted if s.admissions == 1)
         return PlannedStep(batch.epoch, batch.step, len(lanes), first_rows)
 
@@ -71,25 +84,25 @@ class Planner:
         ):
             self._preempt(batch.running[-1])
 
-    def _grow(self) -> tuple[Int32s, bool]:
-        """Extends the block tables that are full.
-
-        Returns what `Batch.needed` says after that, and whether it took a pre-emption.
-        """
+    def _grow(self) -> _Grown:
+        """Extends the block tables that are full."""
         batch, table, pool = self._batch, self._batch.table, self._batch.pool
-        preempted = False
+        size, preempted = np.int32(table.block_size), False
         while True:
-            lanes, needed = batch.lanes, batch.needed()
-            full = table.planned.take(lanes) >= table.capacity_of(lanes)
-            growing = lanes[full & (needed > 0)]
+            rows = batch.rows
+            moment = table.moment(rows.lanes)
+            needed = batch.needed(moment)
+            full = moment.planned >= moment.blocks * size
+            (growing,) = (full & (needed > 0)).nonzero()
             if len(growing) <= pool.available:
                 break
             self._preempt(self._roster.order.victim(batch.running))
             preempted = True
         if len(growing):
-            table.table[growing, table.blocks[growing]] = pool.take(len(growing))
-            table.blocks[growing] += 1
-        return needed, preempted
+            lanes, blocks = rows.lanes[growing], moment.blocks[growing]
+            table.table[lanes, blocks] = pool.take(len(growing))
+            table.blocks[lanes] = blocks + 1
+        return _Grown(rows, moment, needed, preempted)
 
     def _preempt(self, sequence: Sequence) -> None:
         self._roster.preempt(self._batch, sequence, self._pace.prompt_token_s)
@@ -104,7 +117,7 @@ class Planner:
         """
         order, table = self._roster.order, self._batch.table
         lengths = np.ones_like(needed)
-        rows = np.flatnonzero(needed > 1).tolist()
+        rows = (needed > 1).nonzero()[0].tolist()
         budget = self._pieces_budget(len(lanes), decoding=len(lanes) - len(rows))
         admitted: list[tuple[Sequence, int]] = []
         readers = {table.occupant(int(lanes[row])): row for row in rows}
@@ -146,30 +159,33 @@ class Planner:
             admitted.append((head, length))
         return budget
 
-
-def _write(batch: Batch, frame: PlanFrame, lanes: Indices, lengths: Int32s) -> None:
-    """Writes the frame, rows of one token first, and accounts for the step."""
-    longer = lengths != 1
-    if np.count_nonzero(longer):
-        order = np.argsort(longer, kind="stable")
-        lanes, lengths = lanes[order], lengths[order]
-    table = batch.table
-    stop = table.planned.take(lanes) + lengths
-    batch.step += 1
-    copies = batch.swap.take_copies()
-    flags = write_plan(frame, table, lanes, stop, copies, epoch=batch.epoch, step=batch.step)
-    samples = (flags & _SAMPLES) != 0
-    table.planned[lanes] = stop
-    table.pending[lanes] += samples
-    batch.in_flight.append(
-        InFlight(
-            step=batch.step,
-            lanes=lanes,
-            seq_ids=table.seq_id.take(lanes),
-            tenancy=table.tenancy.take(lanes),
-            samples=samples,
-            stop=stop,
-            tokens=int(frame.query_indptr[len(lanes)]),
+    def _write(self, frame: PlanFrame, lanes: Indices, lengths: Int32s, grown: _Grown) -> None:
+        """Writes the frame, rows of one token first, and accounts for the step."""
+        batch, table = self._batch, self._batch.table
+        longer = lengths != 1
+        if np.count_nonzero(longer):
+            order = np.argsort(longer, kind="stable")
+            lanes, lengths = lanes[order], lengths[order]
+        if lanes is grown.rows.lanes:
+            rows, moment = grown.rows, grown.moment
+        else:
+            rows, moment = table.rows(lanes), table.moment(lanes)
+        stop = moment.planned + lengths
+        batch.step += 1
+        copies = batch.swap.take_copies()
+        samples = self._writer.write(
+            frame, rows, moment, stop, copies, epoch=batch.epoch, step=batch.step
         )
-    )
-    batch.register(lanes)
+        table.planned[lanes] = stop
+        table.pending[lanes] = moment.pending + samples
+        batch.in_flight.append(
+            InFlight(
+                step=batch.step,
+                rows=rows,
+                changes=table.changes,
+                samples=samples,
+                stop=stop,
+                tokens=int(frame.query_indptr[len(lanes)]),
+            )
+        )
+        batch.register(lanes, moment, stop)

@@ -184,7 +184,7 @@ class Scheduler:
         if batch is None or flight is None:
             return NOTHING
         self._steps += 1
-        self._pace.observe(result.timing, len(flight.lanes), flight.tokens)
+        self._pace.observe(result.timing, len(flight.stop), flight.tokens)
         output = settle(self._roster, batch, flight, result)
         self._tokens += len(output.tokens)
         return output

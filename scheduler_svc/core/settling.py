@@ -7,14 +7,9 @@ are late, and dropped.
 import numpy as np
 
 from scheduler_svc.core.batch import Batch, InFlight
+from scheduler_svc.core.lanes import Bytes, LaneTable
 from scheduler_svc.core.roster import Roster
-from scheduler_svc.core.types import (
-    Bools,
-    Ending,
-    Indices,
-    ProtocolViolation,
-    StepOutput,
-)
+from scheduler_svc.core.types import Bools, Ending, Indices, ProtocolViolation, StepOutput
 from svc_wire.frames import StepResult
 from svc_wire.ids import NO_TOKEN, FinishReason, RowStatus
 
@@ -35,52 +30,68 @@ def take_oldest(batch: Batch, result: StepResult) -> InFlight | None:
     if result.step > next_step or not batch.in_flight:
         raise ProtocolViolation(f"got the result of step {result.step}, not of {next_step}")
     flight = batch.in_flight.popleft()
-    if len(result.row_status) != len(flight.lanes):
+    if len(result.row_status) != len(flight.stop):
         raise ProtocolViolation(f"step {result.step} has {len(result.row_status)} rows")
     return flight
 
 
 def settle(roster: Roster, batch: Batch, flight: InFlight, result: StepResult) -> StepOutput:
     """Raises ProtocolViolation for a result that cannot be true."""
-    table, status = batch.table, result.row_status
-    current = table.tenancy.take(flight.lanes) == flight.tenancy
-    if np.count_nonzero(current & (status == _MASKED)):
-        raise ProtocolViolation(f"step {flight.step}: the row of a live sequence was masked")
-    taken = current & flight.samples & (status <= _STOPPED)
-    lanes, tokens, position = flight.lanes[taken], result.row_token[taken], flight.stop[taken]
-    if (tokens == NO_TOKEN).any():
+    table, rows, status = batch.table, flight.rows, result.row_status
+    taken = _taken(table, flight, status)
+    lanes, tokens, position = rows.lanes[taken], result.row_token[taken], flight.stop[taken]
+    if np.count_nonzero(tokens == NO_TOKEN):
         raise ProtocolViolation(f"step {flight.step}: a row that samples has no token")
-    assert (table.known[lanes] == position).all()
-    table.tokens.reshape(-1)[table.token_row[lanes] + position] = tokens
-    table.known[lanes] += 1
-    table.pending[lanes] -= 1
+    assert (table.known.take(lanes) == position).all()
+    table.tokens.reshape(-1)[rows.token_row[taken] + position] = tokens
+    known = position + 1
+    table.known[lanes] = known
+    table.pending[lanes] = table.pending.take(lanes) - 1
     if roster.suspects:
         roster.suspects.clear(table.occupant(lane) for lane in lanes.tolist())
-    seq_ids, indices = table.seq_id[lanes], position - table.prompt_len[lanes]
-    endings = _end_done(roster, batch, lanes, status[taken] == _STOPPED)
-    if np.count_nonzero(failed := status == _ERROR):
-        endings += _end_failed(roster, batch, flight.lanes[current & failed])
-        for seq_id in flight.seq_ids[failed & ~current].tolist():
-            batch.swap.drop(seq_id)  # it was pre-empted, and took along what the row has written
-    return StepOutput(seq_ids, indices, tokens, tuple(endings))
+    stopped = status[taken] == _STOPPED
+    ended = stopped | (known >= rows.length_limit[taken])
+    endings = _end_done(roster, table, lanes[ended], stopped[ended])
+    endings += _end_failed(roster, batch, flight, (status == _ERROR).nonzero()[0])
+    indices = position - rows.prompt_len[taken]
+    return StepOutput(rows.seq_id[taken], indices, tokens, tuple(endings))
 
 
-def _end_done(roster: Roster, batch: Batch, lanes: Indices, stopped: Bools) -> list[Ending]:
-    """Ends those of `lanes` that stopped or are full."""
-    table = batch.table
-    ended = stopped | (table.known.take(lanes) >= table.length_limit.take(lanes))
+def _taken(table: LaneTable, flight: InFlight, status: Bytes) -> slice | Indices:
+    """The rows whose tokens count."""
+    good = flight.samples & (status <= _STOPPED)
+    if table.changes == flight.changes and np.count_nonzero(good) == len(good):
+        return slice(None)  # all, as in most steps; it copies nothing
+    current = table.tenancy.take(flight.rows.lanes) == flight.rows.tenancy
+    if np.count_nonzero(current & (status == _MASKED)):
+        raise ProtocolViolation(f"step {flight.step}: the row of a live sequence was masked")
+    chosen: Indices = (good & current).nonzero()[0]
+    return chosen
+
+
+def _end_done(roster: Roster, table: LaneTable, lanes: Indices, stopped: Bools) -> list[Ending]:
+    """Ends those that stopped or are full."""
     reasons = (FinishReason.LENGTH, FinishReason.STOP_TOKEN)
     return [
         roster.end(table.occupant(lane), reasons[stop])
-        for lane, stop in zip(lanes[ended].tolist(), stopped[ended].tolist(), strict=True)
+        for lane, stop in zip(lanes.tolist(), stopped.tolist(), strict=True)
     ]
 
 
-def _end_failed(roster: Roster, batch: Batch, lanes: Indices) -> list[Ending]:
-    """Ends those whose scores the model could not compute; nothing of their KV is found again."""
+def _end_failed(roster: Roster, batch: Batch, flight: InFlight, failed: Indices) -> list[Ending]:
+    """Ends those whose scores the model could not compute; nothing of their KV is used again."""
+    table, rows = batch.table, flight.rows
     endings = []
-    for lane in lanes.tolist():
-        batch.pool.forget(batch.table.block_table(lane))
+    for lane, tenancy, seq_id in zip(
+        rows.lanes[failed].tolist(),
+        rows.tenancy[failed].tolist(),
+        rows.seq_id[failed].tolist(),
+        strict=True,
+    ):
+        if table.tenancy[lane] != tenancy:
+            batch.swap.drop(seq_id)  # it was pre-empted, and took along what the row has written
+            continue
+        batch.pool.forget(table.block_table(lane))
         reason = "the model gave no finite scores for this sequence"
-        endings.append(roster.end(batch.table.occupant(lane), FinishReason.ERROR, reason))
+        endings.append(roster.end(table.occupant(lane), FinishReason.ERROR, reason))
     return endings

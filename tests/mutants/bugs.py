@@ -25,8 +25,8 @@ BUGS = [
     Bug(
         "blocks can be found before their tokens are computed",
         "batch.py",
-        "full = np.minimum(table.known.take(lanes), table.planned.take(lanes))",
-        "full = table.known.take(lanes)",
+        "full = np.minimum(moment.known, stop)",
+        "full = moment.known.copy()",
     ),
     Bug(
         "the block of a last token that was never computed can be found",
@@ -61,8 +61,8 @@ BUGS = [
     Bug(
         "a row for the last token, which nobody reads",
         "batch.py",
-        "np.minimum(length, table.length_limit.take(lanes) - 1)",
-        "np.minimum(length, table.length_limit.take(lanes))",
+        "np.minimum(length, self.rows.length_limit - 1)",
+        "np.minimum(length, self.rows.length_limit)",
     ),
     Bug(
         "the chain of keys forgets its beginning",
@@ -155,8 +155,8 @@ BUGS = [
     Bug(
         "a row that failed goes on",
         "settling.py",
-        "if np.count_nonzero(failed := status == _ERROR):",
-        "if np.count_nonzero(failed := status > _ERROR):",
+        "(status == _ERROR).nonzero()",
+        "(status > _ERROR).nonzero()",
     ),
     Bug(
         "what just fits is refused",
@@ -185,20 +185,20 @@ BUGS = [
     Bug(
         "an unfinished prompt samples",
         "frame_writer.py",
-        "(stop == known + table.pending.take(lanes)) * _SAMPLES",
-        "(stop > 0) * _SAMPLES",
+        "stop == moment.known + moment.pending",
+        "stop > 0",
     ),
     Bug(
         "a token that is not known yet is not carried over",
         "frame_writer.py",
-        "(stop > known) * _CARRY",
-        "(stop > known + 1) * _CARRY",
+        "stop > moment.known\n",
+        "stop > moment.known + 1\n",
     ),
     Bug(
         "an ending by length comes one token late",
         "settling.py",
-        "table.known.take(lanes) >= table.length_limit.take(lanes)",
-        "table.known.take(lanes) > table.length_limit.take(lanes)",
+        "known >= rows.length_limit[taken]",
+        "known > rows.length_limit[taken]",
     ),
     Bug(
         "stop ids are overlooked",
@@ -233,8 +233,8 @@ BUGS = [
     Bug(
         "the budget is overdrawn by those who join",
         "planner.py",
-        "            budget -= length\n",
-        "",
+        "budget -= length + self._pace",
+        "budget -= self._pace",
     ),
     Bug(
         "a pre-empted sequence goes to the back",
@@ -283,6 +283,7 @@ BUGS = [
         "roster.py",
         "for sequence in waiting:\n            if sequence in self.suspects:",
         "for sequence in waiting:\n            if False:",
+        story="bad_request_preempted",
     ),
     Bug(
         "nothing bounds how often one is overtaken",

@@ -85,7 +85,8 @@ def _check_first(before: Before) -> None:
 def _check_rows(batch: Batch, planned_lanes: list[int]) -> None:
     """Every running sequence moves, and none beyond its end."""
     table = batch.table
-    for lane, needed in zip(batch.lanes.tolist(), batch.needed().tolist(), strict=True):
+    needs = batch.needed(table.moment(batch.lanes))
+    for lane, needed in zip(batch.lanes.tolist(), needs.tolist(), strict=True):
         assert needed <= 0 or lane in planned_lanes, "a running sequence got no row"
         assert table.planned[lane] < table.length_limit[lane], "a row for what nobody reads"
 
