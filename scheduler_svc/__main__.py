@@ -151,8 +151,8 @@ def main(
         pulse=partial(beat, lock),
     )
     signal.signal(signal.SIGTERM, lambda *_: service.stop())
-    for signum in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, lambda *_: service.leave())
+    signal.signal(signal.SIGINT, lambda *_: service.leave())
+    signal.signal(signal.SIGHUP, lambda *_: service.hurry())  # all go, and nobody comes after them
     log.info("started", run_dir=str(checked.path), policy=policy, depth=depth, lock=lock)
     collector.freeze()
     service.run()

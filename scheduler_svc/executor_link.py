@@ -12,6 +12,7 @@ import structlog
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from scheduler_svc.handover import KvState
 from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.errors import FrameError, MessageError, RingError
 from svc_wire.executor_link import (
@@ -44,6 +45,8 @@ class Ready:
     epoch: int
     capacity: Capacity
     model: ModelInfo
+    kv: KvState
+    """The state in which it keeps KV memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class ExecutorLink:
         self.socket.connect(endpoint)
         self._ring: SchedulerRing | None = None
         self._epoch = 0
+        self._kv_found: KvState | None = None
         self._connected = False
         self._hello_at = 0.0
         self.heard_at = 0.0
@@ -132,7 +136,8 @@ class ExecutorLink:
             log.error("cannot map the executor's frames", error=str(error))
             return events
         self._epoch = welcome.epoch
-        return [*events, Ready(welcome.epoch, welcome.capacity, welcome.model)]
+        kv = self._kv_found = KvState(self._ring.path.name, welcome.kv_epoch, welcome.kv_step)
+        return [*events, Ready(welcome.epoch, welcome.capacity, welcome.model, kv)]
 
     def begin_anew(self, reason: str) -> list[Event]:
         """Ends the epoch and asks for another one at once."""
@@ -156,6 +161,12 @@ class ExecutorLink:
         """Says that this side is alive."""
         if self._connected:
             self._send(Beat(self._epoch if self._ring else 0, step))
+
+    def kv_after(self, step: int) -> KvState:
+        """The state of KV memory after `step` of this epoch; step 0: as it was found."""
+        assert self._ring is not None
+        assert self._kv_found is not None
+        return KvState(self._ring.path.name, self._epoch, step) if step else self._kv_found
 
     # -- steps -------------------------------------------------------------------------------------
 

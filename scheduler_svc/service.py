@@ -14,6 +14,7 @@ from collections.abc import Callable
 import structlog
 import zmq
 
+from scheduler_svc import handover
 from scheduler_svc.condition import Condition
 from scheduler_svc.core import Policy, Scheduler, SchedulerConfig
 from scheduler_svc.executor_link import ExecutorLink, Lost, Ready
@@ -28,6 +29,9 @@ from svc_wire.rundir import RunDir
 
 TICK_S = 1.0
 """Heartbeats, sweeps and looks at the clock happen so often."""
+
+HAND_OVER_S = 5.0
+"""So long a scheduler that leaves waits for its steps; longer ones cost their KV."""
 
 log = structlog.get_logger(service="scheduler")
 
@@ -48,6 +52,7 @@ class Service:
         pulse: Callable[[], object],
     ) -> None:
         """`pulse` shows that the loop turns; see svc_shell/pulse.py."""
+        self._run_dir = run_dir.path
         self._drain_timeout_s = drain_timeout_s
         self._pulse = pulse
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -62,7 +67,7 @@ class Service:
         self._policy_desk = PolicyDesk(self._core)
         self._pause = Pause(self._executor, self._frontends.socket)
         self._stopping_at: float | None = None
-        self._is_leaving = False
+        self._is_leaving = self._is_hurried = False
         self._next_tick = 0.0
 
     def stop(self) -> None:
@@ -77,8 +82,16 @@ class Service:
             self._condition.is_draining = True
 
     def leave(self) -> None:
-        """Ends at once; a successor goes on with the requests."""
+        """Ends with the steps in flight; a successor goes on with the requests.
+
+        A second call does not wait for the steps.
+        """
+        self._is_hurried = self._is_leaving
         self._is_leaving = True
+
+    def hurry(self) -> None:
+        """Ends at once."""
+        self._is_hurried = self._is_leaving = True
 
     def run(self) -> None:
         log.info("waiting for the executor")
@@ -86,6 +99,8 @@ class Service:
             self._pause.wait(self._steps.oldest, max(0.0, self._next_tick - time.monotonic()))
             self._turn()
         log.info("leaving", requests=len(self._requests))
+        if self._is_leaving or self._requests:  # else it was stopped, and nobody waits for another
+            self._hand_over()
         self._executor.close()
         self._frontends.close()
         self._context.term()
@@ -95,6 +110,23 @@ class Service:
         if self._is_leaving or self._stopping_at is None:
             return self._is_leaving
         return not self._requests or time.monotonic() >= self._stopping_at
+
+    def _hand_over(self) -> None:
+        """Waits for the steps in flight, and leaves a successor what KV memory holds after them."""
+        deadline = time.monotonic() + HAND_OVER_S
+        while self._steps.oldest and not self._is_hurried:
+            if (left_s := deadline - time.monotonic()) <= 0:
+                break
+            self._pause.wait(self._steps.oldest, left_s)
+            outputs, events = self._steps.settle(plans=False)
+            self._requests.committed(outputs)
+            for event in [*events, *self._executor.receive(time.monotonic())]:
+                self._on_executor(event)
+        self._requests.deliver()
+        self._frontends.flush()
+        if self._executor.epoch is not None and not self._steps.oldest:
+            state = self._executor.kv_after(self._core.next_step - 1)
+            handover.leave(self._run_dir, state, self._core.hand_over())
 
     def _turn(self) -> None:
         """One pass: results and plans first, then everything else."""
@@ -137,7 +169,10 @@ class Service:
                     # They come back with their requests, if those can go on with it.
                     self._frontends.drop_all("something else is served now")
                     self._requests.abort_dropped()
-                endings = self._core.attach(capacity, epoch)
+                kv = handover.take(self._run_dir, event.kv, capacity.num_blocks)
+                if kv is not None:
+                    log.info("going on with the KV of the scheduler before", blocks=len(kv))
+                endings = self._core.attach(capacity, epoch, kv)
         self._requests.end(endings)
         now = time.monotonic()
         status, attached = self._condition.status(now), self._condition.attached

@@ -47,8 +47,8 @@ class Steps:
             self._in_flight.append(planned)
             self._requests.begin(planned.first_rows)
 
-    def settle(self) -> tuple[list[StepOutput], list[Event]]:
-        """Commits what is complete; plans anew after each commit.
+    def settle(self, *, plans: bool = True) -> tuple[list[StepOutput], list[Event]]:
+        """Commits what is complete; `plans` anew after each commit.
 
         Also returns what it means for the executor if a result cannot be used.
         """
@@ -62,7 +62,8 @@ class Steps:
                 return outputs, self._executor.begin_anew(f"unusable result: {error}")
             self._meter.add(result.timing, time.monotonic_ns())
             self._executor.heard_at = self.progress_at = time.monotonic()
-            self.plan()
+            if plans:
+                self.plan()
         return outputs, []
 
     def forget(self) -> None:

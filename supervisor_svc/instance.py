@@ -28,7 +28,7 @@ class InstanceError(StackError):
 
 
 _PREFIX = "serve-"
-_LEFTOVERS = ("*.sock", "ring-*", ADDRESS_FILE)
+_LEFTOVERS = ("*.sock", "ring-*", "kv-index*", ADDRESS_FILE)
 
 
 @contextmanager

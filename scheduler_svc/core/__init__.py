@@ -5,6 +5,7 @@ shell around it (scheduler_svc.service) owns sockets, time and the shared file.
 """
 
 from scheduler_svc.core import policies
+from scheduler_svc.core.kv_index import KvIndex
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import (
@@ -23,6 +24,7 @@ from scheduler_svc.core.types import (
 __all__ = [
     "Ending",
     "Int32s",
+    "KvIndex",
     "PlannedStep",
     "Policy",
     "PolicyFault",

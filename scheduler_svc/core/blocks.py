@@ -19,6 +19,8 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
+from scheduler_svc.core.kv_index import KvIndex
+
 Int32s = npt.NDArray[np.int32]
 
 ROOT = b""
@@ -117,6 +119,21 @@ class BlockPool:
             key = self._key_of.pop(block, None)
             if key is not None:
                 del self._by_key[key]
+
+    def index(self) -> KvIndex:
+        """The findable blocks that nobody holds."""
+        blocks = np.fromiter(self._cached, np.int32, len(self._cached))
+        return KvIndex(blocks, tuple(self._key_of[block] for block in self._cached))
+
+    def adopt(self, index: KvIndex) -> None:
+        """Makes findable what a predecessor knew of. Nothing may have been handed out yet."""
+        assert len(self._free) == self.num_blocks, "blocks are in use"
+        self._key_of = dict(zip(index.blocks.tolist(), index.keys, strict=True))
+        self._by_key = {key: block for block, key in self._key_of.items()}
+        self._cached = OrderedDict.fromkeys(self._key_of)
+        self._free = [block for block in self._free if block not in self._cached]
+        assert len(self._by_key) == len(self._cached) == len(index), "a block or a key twice"
+        assert len(self._free) + len(self._cached) == self.num_blocks, "a block that is none"
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Asserts that the pool agrees with the block tables of all running sequences."""

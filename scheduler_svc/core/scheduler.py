@@ -10,6 +10,7 @@ This is the door; what is behind it has a file each:
 
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.fit import misfit
+from scheduler_svc.core.kv_index import KvIndex
 from scheduler_svc.core.pace import Pace
 from scheduler_svc.core.planner import Planner
 from scheduler_svc.core.policies import Fcfs, LoadView, Policy
@@ -82,12 +83,17 @@ class Scheduler:
         assert self._roster.batch is not None
         return self._roster.batch.step + 1
 
-    def attach(self, capacity: Capacity, epoch: int) -> list[Ending]:
-        """An executor is ready. Returns the endings of requests that can never fit this one."""
+    def attach(self, capacity: Capacity, epoch: int, kv: KvIndex | None = None) -> list[Ending]:
+        """An executor is ready. Returns the endings of requests that can never fit this one.
+
+        `kv` is what its KV memory holds, as the scheduler before this one has left it.
+        """
         roster = self._roster
         assert roster.batch is None, "the former executor was not given up"
         self._capacity, self._pace = capacity, Pace()
         batch = Batch(epoch, capacity, self.config)
+        if kv is not None and self.config.prefix_cache:
+            batch.pool.adopt(kv)
         roster.set_batch(batch)
         self._planner = Planner(roster, batch, self._pace, self.config.itl_target_ms)
         endings = []
@@ -106,12 +112,27 @@ class Scheduler:
         if batch is None:
             return []
         causes = roster.blame(batch.seq_ids_in_flight())
-        for sequence in list(batch.running):
-            roster.put_back(batch, sequence)
-        self._planner = None
-        roster.set_batch(None)
+        self._end_epoch(batch)
         message = "the executor fails whenever it computes this request"
         return [roster.end(cause, FinishReason.ERROR, message) for cause in causes]
+
+    def hand_over(self) -> KvIndex:
+        """Ends the epoch as ordered, with no step in flight: everybody waits again.
+
+        Returns what the executor's KV memory holds, for another scheduler to attach with.
+        """
+        batch = self._roster.batch
+        assert batch is not None
+        assert not batch.in_flight, "blocks of steps in flight are not written yet"
+        batch.register(batch.lanes)
+        self._end_epoch(batch)
+        return batch.pool.index()
+
+    def _end_epoch(self, batch: Batch) -> None:
+        for sequence in list(batch.running):
+            self._roster.put_back(batch, sequence)
+        self._planner = None
+        self._roster.set_batch(None)
 
     # -- requests come and go ----------------------------------------------------------------------
 

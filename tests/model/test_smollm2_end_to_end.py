@@ -110,6 +110,30 @@ def test_greedy_tokens_equal_plain_generation(
     assert (preemptions > 0) == (pool == "small")
 
 
+def test_greedy_tokens_survive_handovers(
+    prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    """Each scheduler goes on with the KV that the executor computed for the one before."""
+    executor = ("--model", "smollm2", "--dtype", "float32", "--num-blocks", "512")
+    with (
+        ThreadPoolExecutor(1) as pool,
+        Stack(executor=executor) as stack,
+        Client(stack.address) as client,
+    ):
+        answers = pool.submit(asyncio.run, generate_all(stack.address, prompts, seed=2))
+        for _ in range(3):
+            begin_with = client.server_status().output_tokens
+            while client.server_status().output_tokens < begin_with + 40:
+                assert not answers.done(), "the change comes too late"
+                time.sleep(0.05)
+            old = stack.processes["scheduler_svc"]
+            stack.start("scheduler_svc", "--replace")
+            assert old.wait(20) == 0
+            stack.wait_ready()
+        assert answers.result(300) == expected
+        assert stack.logs().count("going on with the KV") == 3
+
+
 def test_greedy_tokens_survive_kills(prompts: list[list[int]], expected: list[list[int]]) -> None:
     executor = ("--model", "smollm2", "--dtype", "float32", "--num-blocks", "512")
     patience = ("--outage-timeout", "120")

@@ -47,6 +47,18 @@ BUGS = [
         "cost = -(-known // size) - self.pool.count_held(found)\n        self.pool.hold(found)",
     ),
     Bug(
+        "what is handed over as one block's content is another's",
+        "blocks.py",
+        "tuple(self._key_of[block] for block in self._cached)",
+        "tuple(self._key_of[block] for block in reversed(self._cached))",
+    ),
+    Bug(
+        "a block that was handed over is free as well",
+        "blocks.py",
+        "self._free = [block for block in self._free if block not in self._cached]",
+        "pass",
+    ),
+    Bug(
         "the number of blocks rounds down",
         "batch.py",
         "fresh = -(-len(sequence.tokens) // table.block_size) - len(hit)",

@@ -130,7 +130,28 @@ def test_a_scheduler_is_replaced_by_one_with_another_policy() -> None:
             stack.start("scheduler_svc", "--policy", "priority")
             stack.wait_ready()
             assert client.server_status().policy == "priority"
+            assert "going on with the KV of the scheduler before" in stack.logs()
         wait_idle(client)
+
+
+def test_schedulers_follow_each_other_under_a_crowd() -> None:
+    """Each goes on with the KV that the one before has left, and it must be the right one."""
+    with Stack(executor=HASH) as stack, Client(stack.address) as client:
+        vocab_size = client.model_info().vocab_size
+        with Crowd(stack.address, 32, seed=6, vocab_size=vocab_size) as crowd:
+            for died in (False, False, True, False, True, False):
+                kill_round(stack, crowd, client, SCHEDULER) if died else hand_over(stack, client)
+        assert stack.logs().count("going on with the KV") == 4
+        wait_idle(client)
+
+
+def hand_over(stack: Stack, client: Client) -> None:
+    before = client.server_status().output_tokens
+    until(lambda: client.server_status().output_tokens > before, 20.0)
+    old = stack.processes["scheduler_svc"]
+    stack.start("scheduler_svc", "--replace")
+    assert old.wait(20) == 0
+    stack.wait_ready()
 
 
 def test_another_model_is_no_continuation() -> None:

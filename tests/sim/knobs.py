@@ -20,7 +20,7 @@ class Fault(Enum):
     DEATH = "the executor dies; another one, maybe of another size, comes"
     GHOST = "a result of an earlier epoch or step arrives again"
     POISON = "the executor fails whenever it computes one certain request"
-    RESTART = "the scheduler is restarted; front ends submit again, with the output so far"
+    RESTART = "the scheduler dies or hands over; front ends submit again, with the output so far"
     SWAP = "another policy is put in force"
     CRAZY = "the policy is one that answers nonsense sooner or later"
     STALL = "the executor stops answering, until it is given up"

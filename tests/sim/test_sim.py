@@ -54,6 +54,7 @@ def test_every_kind_of_trouble_really_happens() -> None:
         "ghost of",
         "poisoned",
         "restart of",
+        "handover of",
         "stalled",
         "policy crazy",
         "policy fair",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from scheduler_svc.core import KvIndex
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.types import PolicyFault
 from svc_wire.ids import FinishReason
@@ -77,14 +78,30 @@ def poison(world: World) -> None:
 
 
 def restart(world: World) -> None:
-    """The scheduler's process is replaced; front ends resume as soon as it has an executor."""
-    world.say("restart of the scheduler")
-    had_executor = world.core.epoch is not None
+    """The scheduler's process dies, or leaves as ordered when its steps have ended."""
+    if world.rng.random() < 0.5:
+        world.is_leaving = True
+    else:
+        world.say("restart of the scheduler")
+        _replace(world, has_executor=world.core.epoch is not None, kv=None)
+
+
+def leave(world: World) -> None:
+    """The scheduler's last step has ended, or it has lost its executor: its successor comes."""
+    world.is_leaving = False
+    has_executor = world.core.epoch is not None
+    kv = world.core.hand_over() if has_executor else None
+    world.say(f"handover of {len(kv or ())} blocks")
+    _replace(world, has_executor=has_executor, kv=kv)
+
+
+def _replace(world: World, *, has_executor: bool, kv: KvIndex | None) -> None:
+    """Front ends resume as soon as the new scheduler has an executor."""
     world.orphans += world.ledger.forget_scheduler()
     world.published.clear()
     world.core = world.new_core()
-    if had_executor:
-        world.attach(world.executor)
+    if has_executor:
+        world.attach(world.executor, kv)
 
 
 def draw_policy(world: World) -> Policy:

@@ -10,7 +10,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
-from scheduler_svc.core import PlannedStep, Rejection, Request, Scheduler, StepOutput
+from scheduler_svc.core import KvIndex, PlannedStep, Rejection, Request, Scheduler, StepOutput
 from svc_wire.errors import FrameError
 from svc_wire.frames import Int32s, PlanFrame, StepResult
 from svc_wire.ids import RejectReason
@@ -42,6 +42,8 @@ class World:
         self.now = 0
         self.steps = 0
         self.losses = self.swaps = 0
+        self.is_leaving = False
+        """The scheduler plans no more, and goes when its steps have ended."""
         self.poison: Entry | None = None
         """The request at which the executor breaks."""
         self.orphans: list[Entry] = []
@@ -121,6 +123,8 @@ class World:
 
     def _turn(self) -> None:
         """What the scheduler does after whatever has happened to it."""
+        if self.is_leaving and not self.published:
+            trouble.leave(self)
         if self.happens(Fault.LAZY_PLANS, 0.5):
             self.at(self.rng.randint(1, 9), lambda: None)  # its next turn
         else:
@@ -128,7 +132,7 @@ class World:
         self._check()
 
     def _plan(self) -> None:
-        while self.core.epoch is not None:
+        while self.core.epoch is not None and not self.is_leaving:
             frame = self.executor.plans[self.core.next_step % FRAMES]
             in_order = self._is_in_order()
             before = promises.look(self.core, in_order=in_order)
@@ -198,15 +202,18 @@ class World:
     def reattach_later(self, executor: SimExecutor) -> None:
         self.at(self.rng.randint(0, 20), partial(self.attach, executor))
 
-    def attach(self, executor: SimExecutor) -> None:
-        """A new epoch with `executor`, unless there is one with another by now."""
+    def attach(self, executor: SimExecutor, kv: KvIndex | None = None) -> None:
+        """A new epoch with `executor`, unless there is one with another by now.
+
+        `kv` is what is in its memory, if somebody knows.
+        """
         if self.core.epoch is not None or executor.is_dead:
             return
         self._epoch += 1
         self.executor, self.capacity = executor, executor.capacity
         executor.begin(self._epoch, self.now)
         self.say(f"attach epoch {self._epoch}")
-        for ending in self.core.attach(self.capacity, self._epoch):
+        for ending in self.core.attach(self.capacity, self._epoch, kv):
             request = self.ledger.entries[ending.seq_id].request
             assert len(request.prompt) + request.max_tokens > self.capacity.sequence_len_max
             self.ledger.take_ending(ending)

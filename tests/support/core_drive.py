@@ -5,7 +5,15 @@ from collections import deque
 import numpy as np
 
 from executor_svc.hash_model import expected_tokens
-from scheduler_svc.core import Ending, PlannedStep, Policy, Request, Scheduler, SchedulerConfig
+from scheduler_svc.core import (
+    Ending,
+    KvIndex,
+    PlannedStep,
+    Policy,
+    Request,
+    Scheduler,
+    SchedulerConfig,
+)
 from svc_wire.capacity import Capacity
 from svc_wire.ids import FinishReason, SeqId
 from svc_wire.ring import FRAMES
@@ -33,6 +41,17 @@ class CoreDrive:
         self._executor.begin(self._epoch, 0)
         self._end(self.core.attach(capacity, self._epoch))
 
+    def hand_over(self) -> KvIndex:
+        """The same executor in a new epoch, whose scheduler knows what is in its memory."""
+        while self._in_flight:
+            self._commit()
+        kv = self.core.hand_over()
+        self._epoch += 1
+        self._executor.begin(self._epoch, 0)
+        self._end(self.core.attach(self._executor.capacity, self._epoch, kv))
+        self.core.check()
+        return kv
+
     def lose(self) -> None:
         self._in_flight.clear()
         self._end(self.core.executor_lost())
@@ -54,8 +73,10 @@ class CoreDrive:
         """Plans as much as the depth allows, then commits the oldest step."""
         while planned := self.core.plan(self._executor.plans[self.core.next_step % FRAMES]):
             self._in_flight.append(planned)
-        if not self._in_flight:
-            return
+        if self._in_flight:
+            self._commit()
+
+    def _commit(self) -> None:
         done = self._in_flight.popleft()
         output = self.core.commit(self._executor.execute(done.step, took_ms=10))
         for seq_id, token in zip(output.seq_ids.tolist(), output.tokens.tolist(), strict=True):

@@ -8,6 +8,7 @@ import pytest
 import zmq
 
 from scheduler_svc.executor_link import Event, ExecutorLink, Lost, Ready
+from scheduler_svc.handover import KvState
 from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.executor_link import (
     PROTOCOL_VERSION,
@@ -74,7 +75,9 @@ def executor() -> Iterator[FakeExecutor]:
 def test_an_epoch_that_is_given_up_is_followed_by_a_hello_at_once(executor: FakeExecutor) -> None:
     """The executor lives, and streams stand still: there is nothing to wait for."""
     assert executor.hello(now=100.0) == Hello(PROTOCOL_VERSION, 0)
-    assert executor.welcome(7, now=100.0) == [Ready(7, CAPACITY, MODEL)]
+    assert executor.welcome(7, now=100.0) == [
+        Ready(7, CAPACITY, MODEL, KvState(executor.ring.path.name, 0, 0))
+    ]
     assert executor.link.begin_anew("unusable result") == [Lost("unusable result")]
     assert executor.hello(now=100.001) == Hello(PROTOCOL_VERSION, 7)
 
