@@ -35,6 +35,19 @@ def main(
             envvar="TWOSTROKE_PORT", min=0, max=65535, help="Port to listen on; 0: any free one."
         ),
     ] = DEFAULTS.port,
+    name: Annotated[
+        str,
+        typer.Option(
+            envvar="TWOSTROKE_NAME",
+            help="Of its lock. Left out: the first free of frontend, frontend-2, ...",
+        ),
+    ] = DEFAULTS.name,
+    share_port: Annotated[
+        bool, typer.Option("--share-port", help="Listen where other front ends listen already.")
+    ] = DEFAULTS.shares_port,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Ask the front end of this name to leave, and go on.")
+    ] = DEFAULTS.replaces,
     admin: Annotated[
         bool,
         typer.Option(
@@ -87,7 +100,11 @@ def main(
     ] = False,
     log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
 ) -> None:
-    """Serves the gRPC API for the scheduler of one runtime directory."""
+    """Serves the gRPC API for the scheduler of one runtime directory.
+
+    SIGTERM drains: new requests are refused, running answers get to finish. SIGINT does the same,
+    but closes the port at once, as others take new requests. Twice, either cuts answers off.
+    """
     log = setup_logs("frontend", log_level)
     if check:
         return
@@ -97,6 +114,9 @@ def main(
     settings = Settings(
         host=host,
         port=port,
+        name=name,
+        shares_port=share_port,
+        replaces=replace,
         admin=admin,
         tokenizer=tokenizer,
         stream_buffer_tokens=stream_buffer_tokens,
@@ -118,8 +138,8 @@ def main(
 async def _serve(run_dir: RunDir, settings: Settings) -> None:
     frontend = Frontend(run_dir, settings, now=datetime.now)
     loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, frontend.stop)
+    loop.add_signal_handler(signal.SIGTERM, frontend.stop)
+    loop.add_signal_handler(signal.SIGINT, frontend.hand_over)
     loop.add_signal_handler(signal.SIGHUP, frontend.stop_at_once)  # the supervisor is gone
     await frontend.run()
 

@@ -87,6 +87,12 @@ class Backend:
             return errors.not_ready(self._status.reason)
         return None
 
+    async def wait_ready(self) -> None:
+        """Returns when requests are taken. Nobody else may wait for `changed` meanwhile."""
+        while self.refusal():
+            self.changed.clear()
+            await self.changed.wait()
+
     @property
     def model(self) -> ServedModel | None:
         """What is served; stays known while the scheduler is away."""

@@ -5,6 +5,7 @@ from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from frontend_svc.backend import Backend
+from frontend_svc.place import Place
 from twostroke.v1 import generation_pb2 as pb
 
 SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
@@ -12,8 +13,11 @@ SERVICES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name
 log = structlog.get_logger(service="frontend")
 
 
-async def publish_health(backend: Backend, servicer: health.aio.HealthServicer) -> None:
-    """Tells the health service whenever readiness changes, until cancelled."""
+async def publish_health(
+    backend: Backend, servicer: health.aio.HealthServicer, place: Place
+) -> None:
+    """Tells the health service and the runtime directory whenever readiness changes, until
+    cancelled."""
     told: str | None = None
     while True:
         backend.changed.clear()
@@ -21,6 +25,7 @@ async def publish_health(backend: Backend, servicer: health.aio.HealthServicer) 
         reason = str(refusal) if refusal else ""
         if reason != told:
             told = reason
+            place.show(serves=not reason)
             log.info("serving" if not reason else "not serving", reason=reason)
             for name in ("", *SERVICES):
                 await servicer.set(

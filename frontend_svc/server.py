@@ -3,7 +3,10 @@
     bind ──► serve, NOT_SERVING ──► scheduler attached and ready: SERVING
     stop ──► NOT_SERVING, new requests refused, streams in flight finish ──► closed, detached
 
-It binds first, so that health checks have something to ask while everything else comes up.
+It binds first, so that health checks have something to ask while everything else comes up. One
+that replaces another binds beside it once it can serve, and asks it to go:
+
+    hand_over ──► the port closed to newcomers, streams in flight finish ──► detached
 """
 
 import asyncio
@@ -18,12 +21,13 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from frontend_svc import admin, errors
-from frontend_svc.address import AddressFile, bind
+from frontend_svc.address import bind
 from frontend_svc.backend import Backend
 from frontend_svc.boundary import Boundary
 from frontend_svc.generation import GenerationService
 from frontend_svc.health import SERVICES, publish_health
 from frontend_svc.models import ModelService
+from frontend_svc.place import Place
 from frontend_svc.settings import Settings
 from svc_wire.rundir import RunDir
 from twostroke.v1 import generation_pb2_grpc as rpc
@@ -42,7 +46,7 @@ class Frontend:
 
     def __init__(self, run_dir: RunDir, settings: Settings, now: Callable[[], datetime]) -> None:
         self._settings = settings
-        self._address_file = AddressFile(run_dir.path / "frontend.address")
+        self._place = Place(run_dir, settings.name)
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokenise")
         self.backend = Backend(
             run_dir.scheduler_endpoint,
@@ -54,8 +58,10 @@ class Frontend:
         )
         self._health = health.aio.HealthServicer()
         self._server = _server(settings, self.backend, self._health, self._workers)
+        self._background: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._has_successor = False
 
     def stop(self) -> None:
         """Begins the drain; a second call ends it. May be called from a signal handler."""
@@ -63,46 +69,78 @@ class Frontend:
             self._hurry.set()
         self._stop.set()
 
+    def hand_over(self) -> None:
+        """As `stop`, while others take new requests: for those it is gone at once."""
+        if not self._stop.is_set():
+            self._has_successor = True
+        self.stop()
+
     def stop_at_once(self) -> None:
         """Without a drain: streams are cut off, with a status."""
         self._hurry.set()
         self._stop.set()
 
     async def run(self) -> None:
-        """Returns after `stop`. Raises AddressError or TokenizerError."""
-        address = bind(self._server, self._settings.host, self._settings.port)
-        await self._server.start()
-        self._address_file.write(address)
-        log.info("listening", address=address)
-        background = [
-            asyncio.create_task(self.backend.link.run()),
-            asyncio.create_task(publish_health(self.backend, self._health)),
-            asyncio.create_task(self._address_file.keep_beating()),
-        ]
+        """Returns after `stop`. Raises AddressError, RunDirError or TokenizerError."""
+        self._do(self.backend.link.run())
         try:
-            stop = asyncio.create_task(self._stop.wait())
-            await asyncio.wait([stop, *background], return_when=asyncio.FIRST_COMPLETED)
-            stop.cancel()
-            for task in background:
-                if task.done():
-                    task.result()
+            await self._begin()
+            await self._unless_stopped(asyncio.Event().wait())
             await self._drain()
         finally:
-            self._address_file.remove()
+            self._place.leave()
             await self._server.stop(LAST_WORDS_S)
-            for task in background:
+            for task in self._background:
                 task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+            await asyncio.gather(*self._background, return_exceptions=True)
             self._workers.shutdown(wait=False, cancel_futures=True)
 
+    async def _begin(self) -> None:
+        replaces = self._settings.replaces
+        if replaces:  # the other one serves meanwhile
+            await self._unless_stopped(self.backend.wait_ready())
+            if self._stop.is_set():
+                return
+        else:
+            self._place.take()
+        host, port = self._settings.host, self._settings.port
+        joins = replaces or self._settings.shares_port
+        address = bind(self._server, host, port, joins=joins)
+        await self._server.start()
+        if replaces:
+            await self._place.take_over()
+        self._place.publish(address)
+        self._do(publish_health(self.backend, self._health, self._place))
+        self._do(self._place.keep_beating())
+        log.info("listening", address=address)
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        """In the background, to the end of this process; if it fails, so does `run`."""
+        self._background.append(asyncio.create_task(work))
+
+    async def _unless_stopped(self, work: Coroutine[None, None, object]) -> None:
+        """Returns when it is done or when it is time to stop. Raises what fails meanwhile."""
+        tasks = [asyncio.create_task(work), asyncio.create_task(self._stop.wait())]
+        await asyncio.wait([*tasks, *self._background], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        for done in self._background:
+            if done.done():
+                done.result()
+
     async def _drain(self) -> None:
-        live = self.backend.live
-        log.info("draining", streams=len(live), timeout_s=self._settings.drain_timeout_s)
+        live, timeout_s = self.backend.live, self._settings.drain_timeout_s
+        log.info("draining", streams=len(live), timeout_s=timeout_s, successor=self._has_successor)
         self.backend.drain()
-        await _first_of(live.wait_empty(), self._hurry.wait(), self._settings.drain_timeout_s)
+        if self._has_successor:
+            # Who connects from now on gets to another one, and so does who is connected.
+            closing = asyncio.create_task(self._server.stop(timeout_s + 2 * LAST_WORDS_S))
+            self._background.append(closing)
+            self._place.leave()
+        await _first_of(live.wait_empty(), self._hurry.wait(), timeout_s)
         if len(live):
             log.warning("cutting off streams", streams=len(live))
-            live.fail_all(errors.draining("the server shut down before the end"))
+            live.leave_all(errors.draining("the server shut down before the end"))
             await _first_of(live.wait_empty(), self._hurry.wait(), LAST_WORDS_S)
 
 
@@ -137,8 +175,8 @@ def _server(
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
     return [
-        # A second front end on the port would silently take half of the connections.
-        ("grpc.so_reuseport", 0),
+        # Others may join, now or when they replace this one; see address.py.
+        ("grpc.so_reuseport", 1),
         ("grpc.max_receive_message_length", settings.message_bytes_max),
         # A client behind a broken network path is noticed within 40 s, and its request ends.
         ("grpc.keepalive_time_ms", 30_000),

@@ -9,6 +9,12 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 50051
     """0 takes any free port."""
+    name: str = ""
+    """Of its lock; empty: the first that is free of frontend, frontend-2, ..."""
+    shares_port: bool = False
+    """Other front ends listen there, too."""
+    replaces: bool = False
+    """The front end of this name is to leave once this one can serve."""
     admin: bool = False
     """Serve AdminService although other machines reach the address; on loopback it always is."""
     tokenizer: Path | None = None

@@ -146,6 +146,12 @@ class LiveRequest:
             self._takes_tokens = False
             self._wake.set()
 
+    def leave(self, failure: Failure) -> None:
+        """As `fail`; but if its client can resume it, the scheduler goes on with it."""
+        if self._wants_token_ids:
+            self._send_abort = None
+        self.fail(failure)
+
     def rejected(self, failure: Failure) -> None:
         """The scheduler does not take it."""
         self._send_abort = None
@@ -278,6 +284,10 @@ class LiveRequests:
     def fail_all(self, failure: Failure) -> None:
         for live in self._by_key.values():
             live.fail(failure)
+
+    def leave_all(self, failure: Failure) -> None:
+        for live in self._by_key.values():
+            live.leave(failure)
 
     def detach_all(self) -> None:
         for live in self._by_key.values():

@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from typing import IO
 
@@ -14,13 +15,13 @@ _STDERR = 2
 
 
 class Child:
-    """One running service. `role` is its name in messages and of its lock."""
+    """One running service. `name` is that of its lock, and in messages."""
 
     def __init__(
-        self, role: str, command: Sequence[str], *, stderr: IO[bytes] | None = None
+        self, name: str, command: Sequence[str], *, stderr: IO[bytes] | None = None
     ) -> None:
         """`stderr` takes what it writes there, if it shall not come out here."""
-        self.role = role
+        self.name = name
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -65,14 +66,6 @@ class Child:
         self.ask_to_end()
         wait_for_end([self], HURRY_S)  # two signals at once would be taken for one
 
-    def stop(self, timeout_s: float) -> bool:
-        """Asks the process to end. True: it did within the time; False: it had to be killed."""
-        self.ask_to_end()
-        if wait_for_end([self], timeout_s):
-            return True
-        self.kill()
-        return False
-
     def strike(self) -> None:
         """Kills the process and does not wait for its end, which a device may hold up."""
         self._process.kill()
@@ -91,9 +84,9 @@ class Child:
 class OptionsCheck(Child):
     """A service that looks at its command line and ends: with status 0 if it could start."""
 
-    def __init__(self, role: str, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str]) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
-        super().__init__(role, [*command, "--check"], stderr=self._said)
+        super().__init__(name, [*command, "--check"], stderr=self._said)
 
     @property
     def complaint(self) -> str:
@@ -101,7 +94,7 @@ class OptionsCheck(Child):
         self._said.seek(0)
         said = self._said.read().decode(errors="replace")
         reason = said.rpartition("Error: ")[2].strip()
-        return f"the new {self.role} does not start: {reason or self.ending}"
+        return f"the new {self.name} does not start: {reason or self.ending}"
 
     def close(self) -> None:
         super().close()
@@ -114,3 +107,13 @@ def wait_for_end(children: Iterable[Child], timeout_s: float | None) -> list[Chi
     if not any(child.has_ended for child in children):
         select.select([child.pidfd for child in children], [], [], timeout_s)
     return [child for child in children if child.has_ended]
+
+
+def see_end(children: Iterable[Child], timeout_s: float) -> list[Child]:
+    """Blocks until all have ended or the time is up; then kills and returns those that have not."""
+    deadline, killed = time.monotonic() + timeout_s, []
+    for child in children:
+        if not wait_for_end([child], max(0.0, deadline - time.monotonic())):
+            child.kill()
+            killed.append(child)
+    return killed

@@ -18,6 +18,7 @@ from supervisor_svc import display
 from supervisor_svc.instance import instance_dir
 from supervisor_svc.stack import Stack, StackConfig, StackError
 from supervisor_svc.upkeep import Upkeep
+from svc_shell.presence import FRONTENDS_MAX
 
 EXIT_INTERRUPTED = 130
 
@@ -59,6 +60,15 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    frontends: Annotated[
+        int,
+        typer.Option(
+            envvar="TWOSTROKE_FRONTENDS",
+            min=1,
+            max=FRONTENDS_MAX,
+            help="Front ends that share the port; connections are spread over them.",
+        ),
+    ] = 1,
     policy: Annotated[
         str | None,
         typer.Option(help="Scheduling policy; `twostroke policy list` shows those of a server."),
@@ -109,7 +119,7 @@ def serve(
     ] = 15,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Start executor, scheduler and front end; Ctrl-C drains and stops them, twice kills them.
+    """Start executor, scheduler and front ends; Ctrl-C drains and stops them, twice kills them.
 
     A service that dies is started again. Exits with 0 when it was stopped as asked, with 1 when a
     service did not get ready or died too often, with 2 when an option is wrong.
@@ -133,7 +143,12 @@ def serve(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with instance_dir(run_dir) as directory:
-            config = StackConfig(commands(directory, options), ready_timeout, drain_timeout)
+            config = StackConfig(
+                commands(directory, options),
+                frontends=frontends,
+                ready_timeout_s=ready_timeout,
+                drain_timeout_s=drain_timeout,
+            )
             with Stack(directory, config) as stack:
                 _run(stack, err, restarts_max, hang_timeout)
     except KeyboardInterrupt:

@@ -1,15 +1,14 @@
 """An order to replace a service, from its receipt to its answer, as a state that the loop moves on.
 
-    CHECKING ──► BESIDE  ──► STARTING ──► obeyed          the scheduler
-    CHECKING ──► LEAVING ──► STARTING ──► obeyed          executor, front end
+    CHECKING ──► BESIDE  ──► STARTING ──► obeyed          scheduler, front end
+    CHECKING ──► LEAVING ──► STARTING ──► obeyed          executor
        each of them ──► refused: the one that ran goes on, or one like it is started
 
     CHECKING    a process with the new command line looks at its options and ends at once, so that
                 a wrong one disturbs nobody
-    BESIDE      a new scheduler starts beside the old one and asks it to leave when it is ready to
-                go on: streams hardly pause
-    LEAVING     there is not memory for two executors, nor a port for two front ends: the old one
-                has to go first
+    BESIDE      the new one starts beside the old one and asks it to leave when it is ready to go
+                on: streams hardly pause. An old front end leaves slowly: it lets its streams finish
+    LEAVING     there is not memory for two executors: the old one has to go first
     STARTING    it is in its place and has to come up
 
 Each state has a bound. Nothing here waits: whoever owns the loop watches everybody meanwhile.
@@ -20,7 +19,7 @@ from enum import Enum, auto
 
 from supervisor_svc.child import KILL_WAIT_S, Child, OptionsCheck
 from supervisor_svc.stack import STOP_TIMEOUT_S, Stack
-from svc_shell.presence import is_up
+from svc_shell.presence import holder, is_up, role_of
 
 
 class _State(Enum):
@@ -35,18 +34,19 @@ class Refused(Exception):
 
 
 class Replacement:
-    """One order. `step` whenever something may have happened; `abandon` if that ends too early.
+    """An order for one service. `step` whenever something may have happened; `abandon` if that ends
+    too early.
 
-    The stack's child of the role is the old one until the new one has its place.
+    The stack's child of that name is the old one until the new one has its place.
     """
 
-    def __init__(self, stack: Stack, role: str, arguments: Sequence[str], now: float) -> None:
+    def __init__(self, stack: Stack, name: str, arguments: Sequence[str], now: float) -> None:
         self._stack = stack
-        self._role = role
-        self._before = stack.commands[role]
+        self.name = name
+        self._before = stack.commands[name]
         self._command = [*self._before, *arguments]
         self._state = _State.CHECKING
-        self._check = OptionsCheck(role, self._command)
+        self._check = OptionsCheck(name, self._command)
         self._extra: Child | None = self._check
         """A process beside the stack's own: the check, or a new scheduler."""
         self._deadline = now + stack.config.ready_timeout_s
@@ -64,7 +64,7 @@ class Replacement:
     def step(self, now: float) -> bool:
         """Moves on as far as possible; whether the order has been obeyed.
 
-        Raises Refused; then the role's service may have ended, and its command is the old one.
+        Raises Refused; then the service may have ended, and its command is the old one.
         """
         try:
             match self._state:
@@ -85,8 +85,8 @@ class Replacement:
         """Ends what is not in its place; the stack is as it was, or as if the old one had died."""
         self._drop_extra()
         if self._state is _State.STARTING:
-            self._stack.children[self._role].kill()
-        self._stack.commands[self._role] = self._before
+            self._stack.children[self.name].kill()
+        self._stack.commands[self.name] = self._before
 
     def _drop_extra(self) -> None:
         for child in self.extra:
@@ -103,42 +103,47 @@ class Replacement:
         if self._check.status != 0:
             raise Refused(self._check.complaint)
         self._drop_extra()
-        if self._role == "scheduler":
-            self._extra = Child(self._role, [*self._command, "--replace"])
-            self._go(_State.BESIDE, now, self._stack.config.ready_timeout_s)
+        if self.name == "executor":
+            self._stack.children[self.name].ask_to_end()
+            self._go(_State.LEAVING, now, STOP_TIMEOUT_S)
         else:
-            drain_s = self._stack.config.drain_timeout_s if self._role == "frontend" else 0.0
-            self._stack.children[self._role].ask_to_end()
-            self._go(_State.LEAVING, now, drain_s + STOP_TIMEOUT_S)
+            self._extra = Child(self.name, [*self._command, "--replace"])
+            self._go(_State.BESIDE, now, self._stack.config.ready_timeout_s)
 
     def _change_over(self, now: float) -> None:
         new = self._extra
         assert new is not None
         if new.has_ended:
-            raise Refused(f"the new {self._role} {new.ending}")
-        if not self._stack.children[self._role].has_ended:
+            raise Refused(f"the new {self.name} {new.ending}")
+        if not self._has_given_way(new):
             self._bound(now, "has not taken over")
             return
         self._extra = None
         self._stack.put(new, self._command)
         self._go(_State.STARTING, now, self._stack.config.ready_timeout_s)
 
+    def _has_given_way(self, new: Child) -> bool:
+        """Whether the old one has gone, or as a front end has no more than its streams."""
+        if role_of(self.name) == "frontend":
+            return holder(self._stack.run_dir, self.name) == new.pid
+        return self._stack.children[self.name].has_ended
+
     def _leave(self, now: float) -> None:
-        old = self._stack.children[self._role]
+        old = self._stack.children[self.name]
         if not old.has_ended:
             if now >= self._deadline:
                 old.strike()
             if now >= self._deadline + KILL_WAIT_S:
-                raise Refused(f"the old {self._role} (pid {old.pid}) cannot be ended")
+                raise Refused(f"the old {self.name} (pid {old.pid}) cannot be ended")
             return
-        self._stack.launch(self._role, self._command)
+        self._stack.launch(self.name, self._command)
         self._go(_State.STARTING, now, self._stack.config.ready_timeout_s)
 
     def _start(self, now: float) -> bool:
-        new = self._stack.children[self._role]
+        new = self._stack.children[self.name]
         if new.has_ended:
-            raise Refused(f"the new {self._role} {new.ending}")
-        if is_up(self._stack.run_dir, self._role):
+            raise Refused(f"the new {self.name} {new.ending}")
+        if is_up(self._stack.run_dir, self.name):
             return True
         self._bound(now, "is not up")
         return False
@@ -149,4 +154,4 @@ class Replacement:
     def _bound(self, now: float, what: str) -> None:
         if now >= self._deadline:
             timeout_s = self._stack.config.ready_timeout_s
-            raise Refused(f"the new {self._role} {what} within {timeout_s:g} s")
+            raise Refused(f"the new {self.name} {what} within {timeout_s:g} s")

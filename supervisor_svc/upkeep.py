@@ -3,11 +3,12 @@ are obeyed. One loop watches everybody at every moment; what takes time is a sta
 
     a service ends    ─► started again after a pause (backoff.py); too often in a row: give up
     no pulse for long ─► killed, and so the same
-    Restart           ─► replaced by one with further options (replacement.py); if that cannot be,
-                         it stays as it was, and whoever gave the order is told why
+    Restart           ─► replaced by one with further options (replacement.py), several of a role
+                         one after the other; if that cannot be, it stays as it was, and whoever
+                         gave the order is told why
     Drain             ─► `run` returns, and the instance is stopped in order
 
-Streams outlive all of this but the end of their front end: the front ends keep what is live.
+Streams outlive all of this: the front ends keep what is live, and the clients what they have got.
 """
 
 import select
@@ -16,10 +17,11 @@ from collections.abc import Callable
 
 from supervisor_svc.backoff import Backoff
 from supervisor_svc.control import Answer, Control, Drain, Reply, Restart
-from supervisor_svc.replacement import Refused, Replacement
+from supervisor_svc.replacement import Refused
+from supervisor_svc.rolling import Rolling
 from supervisor_svc.stack import ChildDied, Stack
-from svc_shell.presence import is_up
-from svc_shell.pulse import PULSE_S, SIGNS_OF_LIFE, PulseWatch
+from svc_shell.presence import is_up, role_of
+from svc_shell.pulse import PULSE_S, PulseWatch, pulse_file
 
 LOOK_S = PULSE_S
 UP_LOOK_S = 0.02
@@ -27,11 +29,11 @@ UP_LOOK_S = 0.02
 
 
 class _Life:
-    """What is known of one process of a role."""
+    """What is known of one process."""
 
-    def __init__(self, stack: Stack, role: str, *, up_at: float | None = None) -> None:
-        self.child = stack.children[role]
-        self.watch = PulseWatch(stack.run_dir / SIGNS_OF_LIFE[role])
+    def __init__(self, stack: Stack, name: str, *, up_at: float | None = None) -> None:
+        self.child = stack.children[name]
+        self.watch = PulseWatch(pulse_file(stack.run_dir, name))
         self.up_at = up_at
         """Since when it has been up; None: it has been started and is not up yet."""
         self.is_hung = False
@@ -59,11 +61,12 @@ class Upkeep:
         self._stack = stack
         self._hang_looks = hang_timeout_s / LOOK_S
         self._tell = tell
-        self._lives = {role: _Life(stack, role, up_at=now) for role in stack.children}
-        self._backoffs = {role: Backoff(restarts_max) for role in stack.children}
+        self._lives = {name: _Life(stack, name, up_at=now) for name in stack.children}
+        self._backoffs = {name: Backoff(restarts_max) for name in stack.children}
         self._due_at: dict[str, float] = {}
         """When those that have died are to be started again."""
-        self._orders: dict[str, tuple[Replacement, Answer]] = {}
+        self._orders: dict[str, tuple[Rolling, Answer]] = {}
+        """By role; all its services are replaced, one after the other."""
         self._next_look = 0.0
         self._drains: list[Answer] = []
 
@@ -86,7 +89,7 @@ class Upkeep:
     def _wait(self, control: Control) -> bool:
         """Returns when something may have happened; whether somebody gives an order."""
         extra = [child for order, _ in self._orders.values() for child in order.extra]
-        everybody = [*self._stack.children.values(), *extra]
+        everybody = [*self._stack.children.values(), *self._stack.leaving, *extra]
         pidfds = [child.pidfd for child in everybody if not child.has_ended]
         moments = [self._next_look, *self._due_at.values()]
         timeout_s = max(0.0, min(moments) - time.monotonic())
@@ -98,35 +101,37 @@ class Upkeep:
 
     def _turn(self, now: float) -> None:
         self._advance_orders(now)
-        for role, child in self._stack.children.items():
-            if self._lives[role].child is not child:
-                self._lives[role] = _Life(self._stack, role)
-                self._due_at.pop(role, None)
-            elif child.has_ended and role not in self._due_at and role not in self._orders:
-                self._on_death(role, now)
-        for role in [role for role, due_at in self._due_at.items() if due_at <= now]:
-            if role not in self._orders:
-                self._launch(role)
+        self._stack.see_off(now)
+        in_turn = {order.name for order, _ in self._orders.values()}
+        for name, child in self._stack.children.items():
+            if self._lives[name].child is not child:
+                self._lives[name] = _Life(self._stack, name)
+                self._due_at.pop(name, None)
+            elif child.has_ended and name not in self._due_at and name not in in_turn:
+                self._on_death(name, now)
+        for name in [name for name, due_at in self._due_at.items() if due_at <= now]:
+            if name not in in_turn:
+                self._launch(name)
         if now >= self._next_look:
             self._next_look = now + LOOK_S
             self._look(now)
 
     # -- deaths ------------------------------------------------------------------------------------
 
-    def _on_death(self, role: str, now: float) -> None:
-        life, backoff = self._lives[role], self._backoffs[role]
+    def _on_death(self, name: str, now: float) -> None:
+        life, backoff = self._lives[name], self._backoffs[name]
         pause_s = backoff.pause_s(life.lived_s(now))
         if pause_s is None:
             raise ChildDied(life.child, deaths=backoff.deaths)
         why = "made no progress and " if life.is_hung else ""
-        died = f"the {role} (pid {life.child.pid}) {why}{life.child.ending}"
+        died = f"the {name} (pid {life.child.pid}) {why}{life.child.ending}"
         self._tell(f"{died}; starting it again")
-        self._due_at[role] = now + pause_s
+        self._due_at[name] = now + pause_s
 
-    def _launch(self, role: str) -> None:
-        self._stack.launch(role, self._stack.commands[role])
-        self._lives[role] = _Life(self._stack, role)
-        self._due_at.pop(role, None)
+    def _launch(self, name: str) -> None:
+        self._stack.launch(name, self._stack.commands[name])
+        self._lives[name] = _Life(self._stack, name)
+        self._due_at.pop(name, None)
 
     # -- progress ----------------------------------------------------------------------------------
 
@@ -136,11 +141,11 @@ class Upkeep:
         Looks, not seconds: when this process or the whole machine was stopped for a while, nobody
         is to blame.
         """
-        for role, life in self._lives.items():
+        for name, life in self._lives.items():
             if life.child.has_ended:
                 continue
             life.watch.look()
-            if life.up_at is None and is_up(self._stack.run_dir, role):
+            if life.up_at is None and is_up(self._stack.run_dir, name):
                 life.up_at = now
             if life.watch.looks_without > self._hang_looks:
                 life.is_hung = True
@@ -152,31 +157,32 @@ class Upkeep:
         if isinstance(order, Drain):
             self._drains.append(answer)
             answer.give(Reply(), keep=True)
-        elif order.role not in self._lives:
-            answer.give(Reply(f"there is no {order.role}: choose of {', '.join(self._lives)}"))
+        elif not (names := self._stack.names_of(order.role)):
+            roles = ", ".join(dict.fromkeys(map(role_of, self._lives)))
+            answer.give(Reply(f"there is no {order.role}: choose of {roles}"))
         elif order.role in self._orders:
             answer.give(Reply(f"the {order.role} is being replaced already"))
         else:
             self._tell(f"restarting the {order.role}")
-            replacement = Replacement(self._stack, order.role, order.arguments, time.monotonic())
-            self._orders[order.role] = replacement, answer
+            rolling = Rolling(self._stack, names, order.arguments, time.monotonic())
+            self._orders[order.role] = rolling, answer
 
     def _advance_orders(self, now: float) -> None:
-        for role, (replacement, answer) in list(self._orders.items()):
+        for role, (rolling, answer) in list(self._orders.items()):
             error = ""
             try:
-                if not replacement.step(now):
+                if not rolling.step(now):
                     continue
             except Refused as refused:
                 error = str(refused)
-                self._tell(f"{error}; the {role} stays as it was")
-                if self._stack.children[role].has_ended:
-                    self._launch(role)
+                self._tell(f"{error}; the {rolling.name} stays as it was")
+                if self._stack.children[rolling.name].has_ended:
+                    self._launch(rolling.name)
             del self._orders[role]
             answer.give(Reply(error))
 
     def _abandon_orders(self) -> None:
-        for replacement, answer in self._orders.values():
-            replacement.abandon()
+        for rolling, answer in self._orders.values():
+            rolling.abandon()
             answer.give(Reply("the instance is shutting down"))
         self._orders.clear()

@@ -13,15 +13,51 @@ from svc_wire.rundir import default_run_dir
 
 ADDRESS_FILE = "frontend.address"
 
-SIGNS = {"scheduler": "scheduler.sock", "frontend": ADDRESS_FILE, "executor": "ring-*"}
+SIGNS = {"scheduler": "scheduler.sock", "executor": "ring-*"}
 """What a service makes in the runtime directory once it can be used. The executor's socket is there
-earlier; its ring is made when the model is loaded."""
+earlier; its ring is made when the model is loaded. A front end writes into its lock."""
+
+WAITING, SERVING = "waiting", "serving"
+"""The second line of a front end's lock once it listens. Of one length: one replaces the other."""
+
+FRONTENDS_MAX = 64
+"""In one runtime directory."""
 
 
-def is_up(run_dir: Path, role: str) -> bool:
-    """Whether the service of `role` can be used by its peers. A front end holds no lock."""
-    present = any(run_dir.glob(SIGNS[role]))
-    return present and (role == "frontend" or is_held(run_dir / f"{role}.lock"))
+def service_name(role: str, number: int) -> str:
+    """The name of one of several services of a role, which is that of its lock; from 1 on."""
+    return role if number == 1 else f"{role}-{number}"
+
+
+def role_of(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def is_up(run_dir: Path, name: str) -> bool:
+    """Whether the service of that name can be used by its peers: a front end listens."""
+    if not is_held(run_dir / f"{name}.lock"):
+        return False
+    if name in SIGNS:
+        return any(run_dir.glob(SIGNS[name]))
+    return len(_lock_lines(run_dir, name)) > 1
+
+
+def is_serving(run_dir: Path, name: str) -> bool:
+    """Whether a front end takes requests."""
+    return is_up(run_dir, name) and _lock_lines(run_dir, name)[1:] == [SERVING]
+
+
+def holder(run_dir: Path, name: str) -> int | None:
+    """The pid of the service that has this name, as it sees it itself; None if there is none."""
+    lines = _lock_lines(run_dir, name)
+    return int(lines[0]) if lines and is_held(run_dir / f"{name}.lock") else None
+
+
+def _lock_lines(run_dir: Path, name: str) -> list[str]:
+    try:
+        return (run_dir / f"{name}.lock").read_text().split()
+    except FileNotFoundError:
+        return []
 
 
 def is_held(lock: Path) -> bool:

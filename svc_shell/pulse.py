@@ -12,12 +12,10 @@ from pathlib import Path
 PULSE_S = 1.0
 """A service that gets on touches its file so often."""
 
-SIGNS_OF_LIFE = {
-    "executor": "executor.lock",
-    "scheduler": "scheduler.lock",
-    "frontend": "frontend.address",
-}
-"""The file that each service touches."""
+
+def pulse_file(run_dir: Path, name: str) -> Path:
+    """The file that the service of that name touches: its lock."""
+    return run_dir / f"{name}.lock"
 
 
 def beat(file: int | Path) -> None:

@@ -80,7 +80,8 @@ class RunDir:
         with contextlib.suppress(LockHeld):
             return self.lock(role)
         with contextlib.suppress(OSError, ValueError):  # it has just gone
-            os.kill(int((self.path / f"{role}.lock").read_text()), signal.SIGINT)
+            pid, _, _ = (self.path / f"{role}.lock").read_text().partition("\n")
+            os.kill(int(pid), signal.SIGINT)
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:
             if (fd := self._try_lock(role)) is not None:

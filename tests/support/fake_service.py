@@ -26,6 +26,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from svc_shell.parent import follow_parent
+from svc_shell.presence import SERVING
 from svc_shell.pulse import beat
 from svc_wire.rundir import RunDir
 
@@ -54,12 +55,14 @@ def main(role: str, run_dir: Path, *behaviour: str) -> None:
         time.sleep(LATE_S if "late" in behaviour else 0.0)
         os._exit(7)
     place = RunDir(run_dir)
-    lock = place.take_over(role, 10.0) if "--replace" in behaviour else place.lock(role)
+    name = behaviour[behaviour.index("--name") + 1] if "--name" in behaviour else role
+    lock = place.take_over(name, 10.0) if "--replace" in behaviour else place.lock(name)
     if "silent" not in behaviour:
         if role == "frontend":
             while not ended and not all((run_dir / sign).exists() for sign in SIGNS.values()):
                 time.sleep(LOOK_S)
             _serve_health(run_dir)
+            os.pwrite(lock, f"{os.getpid()}\n{SERVING}\n".encode(), 0)
         else:
             (run_dir / SIGNS[role]).touch()
     for _ in range(int(LIFE_S_MAX / LOOK_S)):

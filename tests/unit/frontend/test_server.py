@@ -1,6 +1,7 @@
 """The server around the services: drain, health, reflection, addresses."""
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 from typing import cast
@@ -13,11 +14,14 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from frontend_svc.address import AddressError, AddressFile
+from frontend_svc.address import AddressError
 from frontend_svc.health import SERVICES
+from frontend_svc.place import Place
 from frontend_svc.server import Frontend
 from frontend_svc.settings import Settings
 from frontend_svc.tokenizer import TokenizerError
+from svc_shell.presence import holder, is_held, is_serving, is_up
+from svc_wire.errors import LockHeld
 from svc_wire.ids import FinishReason
 from svc_wire.rundir import RunDir
 from tests.support import tokenizers
@@ -136,6 +140,20 @@ async def test_a_drain_ends_in_time() -> None:
             it.frontend.stop()
             got = await receive(call)
             assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
+            await it.scheduler.until(lambda: it.scheduler.detaches == 1)
+            assert not it.scheduler.aborts, "its client may go on with it elsewhere"
+            assert key in it.scheduler.live
+
+
+@in_loop
+async def test_an_answer_that_cannot_be_resumed_is_aborted_at_the_end_of_the_drain() -> None:
+    request = pb.GenerateRequest(text="x", output=pb.OutputOptions(token_ids=False))
+    with private_dir() as run_dir:
+        async with running(run_dir, lambda _: None, settings=Settings(drain_timeout_s=0.2)) as it:
+            call = it.generate(request)
+            [key] = await it.scheduler.submitted()
+            it.frontend.stop()
+            assert (await receive(call)).reason == "DRAINING"
             await it.scheduler.until(lambda: it.scheduler.detaches == 1)
             assert it.scheduler.aborts == {key: FinishReason.ABORT}
 
@@ -263,11 +281,92 @@ async def test_two_front_ends_do_not_share_a_port() -> None:
 
 
 @in_loop
+async def test_front_ends_that_are_told_to_share_a_port_do() -> None:
+    with private_dir() as run_dir:
+        async with frontend_alone(run_dir) as (_, address):
+            port = int(address.rpartition(":")[2])
+            second = Frontend(RunDir(run_dir), Settings(port=port, shares_port=True), lambda: NOON)
+            running_second = asyncio.create_task(second.run())
+            await until(lambda: is_up(run_dir, "frontend-2"))
+            assert is_up(run_dir, "frontend"), "each holds a lock of its own"
+            second.stop()
+            await running_second
+            assert not is_up(run_dir, "frontend-2")
+            assert (run_dir / "frontend.address").read_text() == f"{address}\n"
+        assert not (run_dir / "frontend.address").exists(), "the last one removes it"
+
+
+@in_loop
+async def test_a_successor_takes_name_and_port_when_it_can_serve() -> None:
+    with private_dir() as run_dir:
+        async with running(run_dir, lambda _: None) as it:
+            call = it.generate(pb.GenerateRequest(text="x"))
+            [key] = await it.scheduler.submitted()
+            await it.scheduler.tokens(key, b"a")
+            first = await next_message(call)
+            it.frontend.hand_over()
+            await until(lambda: not is_held(run_dir / "frontend.lock"))
+            settings = Settings(port=int(it.address.rpartition(":")[2]), shares_port=True)
+            successor = Frontend(RunDir(run_dir), settings, lambda: NOON)
+            running_successor = asyncio.create_task(successor.run())
+            await until(lambda: is_serving(run_dir, "frontend"))
+            # On the connection that has the stream, too: the old one has closed it to newcomers.
+            assert await health_of(it.channel) == SERVING
+            await it.scheduler.tokens(key, b"b", FinishReason.LENGTH)
+            assert (await receive(call, first)).text == "ab", "what was running has come to its end"
+            successor.stop()
+            await running_successor
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_what_a_front_end_shows(tmp_path: Path, serves: bool) -> None:
+    run_dir = RunDir(tmp_path / "r")
+    place = Place(run_dir, "")
+    place.take()
+    assert not is_up(run_dir.path, "frontend"), "it does not listen yet"
+    place.show(serves=not serves)
+    place.show(serves=serves)
+    assert is_up(run_dir.path, "frontend")
+    assert is_serving(run_dir.path, "frontend") is serves
+    assert holder(run_dir.path, "frontend") == os.getpid()
+    place.leave()
+    place.show(serves=True)
+    assert not is_up(run_dir.path, "frontend")
+    assert holder(run_dir.path, "frontend") is None
+
+
+def test_a_name_that_is_given_is_not_shared(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "r")
+    place = Place(run_dir, "frontend-7")
+    place.take()
+    with pytest.raises(LockHeld, match="another frontend-7 runs"):
+        Place(run_dir, "frontend-7").take()
+    place.leave()
+
+
+def test_an_address_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "r")
+    place = Place(run_dir, "")
+    (run_dir.path / "frontend.address").mkdir()
+    with pytest.raises(AddressError, match=r"cannot write .*frontend\.address: Is a directory"):
+        place.publish("a:1")
+    assert [path.name for path in run_dir.path.iterdir()] == ["frontend.address"], "no draft"
+
+
+@in_loop
 async def test_a_host_that_is_none_is_said_to_be_none() -> None:
     with private_dir() as run_dir:
         settings = Settings(host="no.such.host.invalid", port=0)
         with pytest.raises(AddressError, match=r"cannot listen on no\.such\.host\.invalid:0"):
             await Frontend(RunDir(run_dir), settings, lambda: NOON).run()
+
+
+@in_loop
+async def test_a_socket_file_is_no_host() -> None:
+    with private_dir() as run_dir:
+        frontend = Frontend(RunDir(run_dir), Settings(host="unix:/x"), lambda: NOON)
+        with pytest.raises(AddressError, match="a host name or an IP address is needed"):
+            await frontend.run()
 
 
 @pytest.mark.parametrize(
@@ -280,15 +379,3 @@ async def test_the_address_file_holds_what_can_be_dialled(host: str, reached: st
             assert address.startswith(reached)
             async with grpc.aio.insecure_channel(address) as channel:
                 assert await health_of(channel) == NOT_SERVING
-
-
-def test_an_address_file_is_left_to_its_writer(tmp_path: Path) -> None:
-    path = tmp_path / "address"
-    ours, theirs = AddressFile(path), AddressFile(path)
-    ours.write("a:1")
-    theirs.write("b:2")
-    ours.remove()
-    assert path.read_text() == "b:2\n"
-    theirs.remove()
-    theirs.remove()
-    assert not list(tmp_path.iterdir())
