@@ -46,13 +46,17 @@ class Chooser:
         measured = measure(logits, recipe.told) if recipe.told else None
         scores = logits
         if recipe.penalises:
-            lanes = slot.row_lane[samples].long()
-            scores = penalise(logits, self._histories.cells[lanes], _penalties(slot, samples))
+            scores = penalise(logits, self._cells(slot, samples), _penalties(slot, samples))
         sampled = sample(scores, _asked(slot, samples), recipe.path)
         if measured is None:
             return sampled, None
         chosen = of_chosen(logits, sampled.token, measured)
         return sampled, _spread(samples, plan.rows, chosen, measured)
+
+    def _cells(self, slot: Slot, rows: Tensor) -> Tensor:
+        """[S, V]; 0 for rows without penalties, whose lanes hold what others left."""
+        penalised = (slot.row_flags[rows] & int(RowFlag.PENALISED)) != 0
+        return self._histories.cells[slot.row_lane[rows].long()] * penalised[:, None]
 
 
 def _penalties(slot: Slot, samples: Tensor) -> Penalties:

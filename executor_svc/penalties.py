@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 PROMPT, OUTPUT = 1, 2
-CELL_BYTES = 4
 
 
 class Penalties(NamedTuple):
-    """What S rows ask for, [S] float32; rows without have 1, 0 and 0, which change no score."""
+    """What S rows ask for, [S] float32."""
 
     repetition: Tensor
     presence: Tensor
@@ -46,8 +45,13 @@ class Histories:
         flat[prompt] |= PROMPT
 
 
+def histories_bytes(lanes: int, vocab: int) -> int:
+    """Memory of the cells."""
+    return lanes * vocab * torch.int32.itemsize
+
+
 def penalise(logits: Tensor, cells: Tensor, penalties: Penalties) -> Tensor:
-    """Scores in float32 [S, V] from logits [S, V] and the rows' cells [S, V]; order matters."""
+    """Scores in float32 [S, V] from logits [S, V] and cells [S, V], where 0 changes nothing."""
     repetition, presence, frequency = (column[:, None] for column in penalties)
     scores, count = logits.float(), cells // OUTPUT
     repeated = torch.where(scores > 0, scores / repetition, scores * repetition)

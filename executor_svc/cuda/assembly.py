@@ -13,6 +13,7 @@ from executor_svc.errors import ExecutorError, OutOfMemory
 from executor_svc.host_blocks import find_host_blocks
 from executor_svc.kv_cache import block_bytes
 from executor_svc.model import DTYPES, CausalModel, load_model, random_model, read_config
+from executor_svc.penalties import histories_bytes
 from executor_svc.self_check import check_against, reference_logits
 from svc_wire.capacity import Capacity
 
@@ -74,7 +75,7 @@ def _capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
     lanes = 2 * rows_max
     useful = lanes * -(-model_len_max // config.block_size)
     host_blocks, block_copy_ns = find_host_blocks(config, each, model.device, SWAP_BYTES)
-    found = (config.kv_memory_bytes or _kv_bytes(model, rows_max, tokens_max)) // each
+    found = (config.kv_memory_bytes or _kv_bytes(model, rows_max, tokens_max, lanes)) // each
     num_blocks = config.num_blocks or min(found, useful)
     if num_blocks < 1:
         raise OutOfMemory(f"not one KV block of {each} bytes fits beside the model")
@@ -94,7 +95,7 @@ def _capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
         raise ExecutorError(str(error)) from error
 
 
-def _kv_bytes(model: CausalModel, rows_max: int, tokens_max: int) -> int:
+def _kv_bytes(model: CausalModel, rows_max: int, tokens_max: int, lanes: int) -> int:
     """What the device has left for the KV cache."""
     free, _ = torch.cuda.mem_get_info(model.device)
     hidden = model.module.config.get_text_config().hidden_size
@@ -102,4 +103,6 @@ def _kv_bytes(model: CausalModel, rows_max: int, tokens_max: int) -> int:
     # merged gate and up projection), and a sampling step a few copies of the logits in float32.
     activations = tokens_max * hidden * _TOKEN_BYTES_FACTOR * model.dtype.itemsize
     logits = 6 * 4 * rows_max * model.vocab_size
-    return max(0, int(free * _MEMORY_SHARE) - activations - logits - 2 * STAGING_BYTES)
+    histories = histories_bytes(lanes, model.vocab_size)
+    beside = activations + logits + histories + 2 * STAGING_BYTES
+    return max(0, int(free * _MEMORY_SHARE) - beside)

@@ -3,13 +3,21 @@
 import mmap
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from executor_svc.logprobs import Measured
+from executor_svc.recipe import Told
 from executor_svc.slots import Slot
 from svc_wire.capacity import Capacity
+from svc_wire.frames import StepLogprobs
+from svc_wire.ids import LOGPROBS_MAX
 from svc_wire.layout import HEADER, field_offset, plan_dtype
 from svc_wire.record import Bytes
+
+RESULT_LINES = {Told.NONE: 2, Told.CHOSEN: 3, Told.TOP: 3 + 2 * LOGPROBS_MAX}
+_TOP_IDS, _TOP = slice(3, 3 + LOGPROBS_MAX), slice(3 + LOGPROBS_MAX, None)
 
 
 class DeviceSlot(Slot):
@@ -21,8 +29,27 @@ class DeviceSlot(Slot):
         self.rows_word = self.plan_bytes[rows_at : rows_at + 4].view(torch.int32)  # [1]
         # Tokens in the last block of each row, derived by the first kernel of a step.
         self.last_page = torch.ones(capacity.rows_max, dtype=torch.int32, device=device)
-        # row_token and row_status; together, so that they leave in one copy.
-        self.result = torch.zeros(2, capacity.rows_max, dtype=torch.int32, device=device)
+        # A line a fact: row_token, row_status, and log-probabilities as bits. What a step tells is
+        # a prefix of the lines, which leaves in one copy.
+        lines = RESULT_LINES[Told.TOP]
+        self.result = torch.zeros(lines, capacity.rows_max, dtype=torch.int32, device=device)
+        self.told = {told: self.result[:lines] for told, lines in RESULT_LINES.items()}
+
+    def tell(self, chosen: Tensor, measured: Measured) -> None:
+        """Puts log-probabilities of B rows into the result."""
+        rows = slice(len(chosen))
+        self.result[2, rows] = chosen.view(torch.int32)
+        if measured.top.shape[1]:
+            self.result[_TOP_IDS, rows] = measured.top_ids.T
+            self.result[_TOP, rows] = measured.top.view(torch.int32).T
+
+
+def read_logprobs(lines: npt.NDArray[np.int32]) -> StepLogprobs | None:
+    """What a step told of R rows beside tokens and statuses, from its lines [L, R] on the host."""
+    if len(lines) == RESULT_LINES[Told.NONE]:
+        return None
+    bits = lines.view(np.float32)
+    return StepLogprobs(bits[2], lines[_TOP_IDS].T.copy(), bits[_TOP].T.copy())
 
 
 class PlanSource:

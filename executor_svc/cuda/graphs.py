@@ -1,5 +1,4 @@
-"""CUDA graphs of decode steps: one for each (slot, bucket of rows, sampler path), in one memory
-pool.
+"""CUDA graphs of decode steps: one for each (slot, bucket of rows, recipe), in one memory pool.
 
 Graphs never run at the same time, so they may share the memory of their intermediate results: what
 the second slot and the smaller buckets need is there already. A step whose graph does not exist yet
@@ -15,12 +14,12 @@ from rich.console import Console
 from rich.progress import track
 
 from executor_svc.cuda.attention import StepShape
-from executor_svc.sampler import Path
+from executor_svc.recipe import PLAIN, Recipe
 
 log = structlog.get_logger()
 
-Key = tuple[StepShape, Path]
-Enqueue = Callable[[StepShape, Path], None]
+Key = tuple[StepShape, Recipe]
+Enqueue = Callable[[StepShape, Recipe], None]
 
 
 def row_buckets(rows_max: int) -> list[int]:
@@ -45,23 +44,23 @@ class DecodeGraphs:
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
         self._seen: set[Key] = set()
 
-    def run(self, shape: StepShape, path: Path) -> None:
+    def run(self, shape: StepShape, recipe: Recipe) -> None:
         """Enqueues one step, by its graph if there is one. The current stream must be ours."""
-        key = shape, path
+        key = shape, recipe
         if key not in self._graphs:
             if key not in self._seen:
                 self._seen.add(key)
-                self._enqueue(shape, path)
+                self._enqueue(shape, recipe)
                 return
             self._capture(key)
         self._graphs[key].replay()
 
     def capture_all(self, shapes: Iterable[StepShape]) -> None:
-        """Captures the greedy steps of these shapes; the slots must be empty (no rows)."""
+        """Captures the plain steps of these shapes; the slots must be empty (no rows)."""
         for shape in shapes:
-            self._enqueue(shape, Path.GREEDY)
+            self._enqueue(shape, PLAIN)
             self._stream.synchronize()
-            self._capture((shape, Path.GREEDY))
+            self._capture((shape, PLAIN))
         self._stream.synchronize()
 
     def _capture(self, key: Key) -> None:
@@ -74,7 +73,7 @@ class DecodeGraphs:
             self._enqueue(*key)
         self._graphs[key] = graph
         log.debug(
-            "captured", shape=str(key[0]), path=key[1].value, seconds=time.monotonic() - begin
+            "captured", shape=str(key[0]), recipe=str(key[1]), seconds=time.monotonic() - begin
         )
 
     @property

@@ -42,6 +42,8 @@ class Flight:
     epoch: int = 0
     step: int = 0
     rows: int = 0
+    lines: int = 0
+    """Lines of `host_result` that the step tells."""
     received_ns: int = 0
     submitted_ns: int = 0
 
@@ -56,11 +58,11 @@ class Flight:
 class Pipeline:
     """Enqueues steps on the three streams. Flights are reused in turn."""
 
-    def __init__(self, device: torch.device, rows_max: int) -> None:
+    def __init__(self, device: torch.device, lines_max: int, rows_max: int) -> None:
         self.h2d, self.compute, self.d2h = (Stream(device) for _ in range(3))
         # One more than may be in flight: a result is read after the next step was submitted.
         self._flights = [
-            Flight(torch.zeros(2, rows_max, dtype=torch.int32, pin_memory=True))
+            Flight(torch.zeros(lines_max, rows_max, dtype=torch.int32, pin_memory=True))
             for _ in range(DEPTH_MAX + 2)
         ]
         self._count = 0
@@ -87,7 +89,7 @@ class Pipeline:
         run: Callable[[], None],
         result: Tensor,
     ) -> None:
-        """Enqueues load, run and the copy of `result` [2, rows_max], each on its stream.
+        """Enqueues load, run and the copy of `result` [lines, rows_max], each on its stream.
 
         `prepare` goes before run, on the same stream; it does not count as computing.
         """
@@ -109,8 +111,9 @@ class Pipeline:
         with torch.cuda.stream(self.d2h):
             self.d2h.wait_event(flight.compute_end)
             flight.d2h_begin.record(self.d2h)
-            # The whole of it: a part would not be contiguous, and such a copy blocks the host.
-            flight.host_result.copy_(result, non_blocking=True)
+            # Whole lines: less would not be contiguous, and such a copy blocks the host.
+            flight.lines = len(result)
+            flight.host_result[: flight.lines].copy_(result, non_blocking=True)
             flight.d2h_end.record(self.d2h)
         self._slot_users[slot] = flight
         flight.submitted_ns = time.monotonic_ns()

@@ -10,15 +10,17 @@ import torch
 
 from executor_svc.cuda.attention import StepShape, choose_attention
 from executor_svc.cuda.block_swap import BlockSwap
-from executor_svc.cuda.device_slot import DeviceSlot, PlanSource
+from executor_svc.cuda.device_slot import RESULT_LINES, DeviceSlot, PlanSource, read_logprobs
 from executor_svc.cuda.fusing import fuse
 from executor_svc.cuda.graphs import DecodeGraphs, progress, row_buckets
 from executor_svc.cuda.pipeline import Flight, Pipeline
 from executor_svc.cuda.step import Step
 from executor_svc.kv_cache import KvCache
 from executor_svc.model import CausalModel
+from executor_svc.penalties import Histories
+from executor_svc.recipe import Recipe, Told, choose_recipe
 from executor_svc.runner import RunnerError
-from executor_svc.sampler import choose_path
+from executor_svc.sampler import Path
 from executor_svc.slots import Lanes
 from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.frames import BatchPlan, StepResult
@@ -58,7 +60,7 @@ class CudaRunner:
         )
         device = model.device
         torch.cuda.synchronize(device)  # the weights were made on another stream
-        self._pipeline = Pipeline(device, capacity.rows_max)
+        self._pipeline = Pipeline(device, RESULT_LINES[Told.TOP], capacity.rows_max)
         with torch.cuda.stream(self._pipeline.compute):
             fused = fuse(model, capacity.model_len_max) if options.fused else None
             cache = KvCache.allocate(
@@ -66,11 +68,12 @@ class CudaRunner:
             )
             self._slots = [DeviceSlot(capacity, device) for _ in range(2)]
             self._lanes = Lanes(capacity.lanes, device)
+            histories = Histories(capacity.lanes, capacity.vocab_size, device)
             self._swap: BlockSwap | None = None
             if capacity.host_blocks:
                 self._swap = BlockSwap(cache, capacity.host_blocks, self._pipeline.compute)
         self._attention = choose_attention(options.attention, model.layers, cache, self._slots)
-        self._step = Step(model, fused, cache, self._attention, self._slots, self._lanes)
+        self._step = Step(model, fused, cache, self._attention, self._slots, self._lanes, histories)
         self._graphs = DecodeGraphs(self._step.enqueue, self._pipeline.compute)
         self._buckets = row_buckets(capacity.rows_max)
         self._use_graphs = options.graphs
@@ -89,6 +92,9 @@ class CudaRunner:
                 shapes = [StepShape(slot, rows, rows, 1) for rows in reversed(self._buckets)]
                 self._graphs.capture_all(progress(shapes, f"capturing graphs of slot {'AB'[slot]}"))
                 reserved.append(torch.cuda.memory_reserved())
+            # Compiles what the first requests of their kinds would wait for, and all beside them.
+            for path in Path:
+                self._step.enqueue(StepShape(0, 1, 1, 1), Recipe(path, True, Told.TOP))
         log.info(
             "graphs captured",
             count=self._graphs.count,
@@ -105,7 +111,7 @@ class CudaRunner:
 
     def submit(self, plan: BatchPlan, received_ns: int) -> None:
         slot = plan.step % 2
-        shape, path = self._shape(plan, slot), choose_path(plan)
+        shape, recipe = self._shape(plan, slot), choose_recipe(plan)
         target = self._slots[slot]
 
         def load() -> None:
@@ -118,16 +124,16 @@ class CudaRunner:
 
         def run() -> None:
             if shape.is_decode and self._use_graphs:
-                self._graphs.run(shape, path)
+                self._graphs.run(shape, recipe)
             else:
-                self._step.enqueue(shape, path)
+                self._step.enqueue(shape, recipe)
 
         try:
             flight = self._pipeline.claim(slot)
             source = self._source.host_bytes(plan.raw, slot)
             flight.epoch, flight.step, flight.rows = plan.epoch, plan.step, plan.rows
             flight.received_ns = received_ns
-            self._pipeline.enqueue(flight, slot, load, prepare, run, target.result)
+            self._pipeline.enqueue(flight, slot, load, prepare, run, target.told[recipe.told])
         except RuntimeError as error:  # torch raises CUDA's and its own errors as this
             raise RunnerError(f"step {plan.step} cannot be enqueued: {error}") from error
         self._flights.append(flight)
@@ -167,6 +173,13 @@ class CudaRunner:
         return StepShape(slot, rows, rows, 1)
 
     def _collect(self, flight: Flight) -> StepResult:
-        token, status = flight.host_result.numpy()[:, : flight.rows].copy()
-        timing = self._pipeline.timing(flight)
-        return StepResult(flight.epoch, flight.step, status.astype("uint8"), token, timing)
+        lines = flight.host_result.numpy()[: flight.lines, : flight.rows].copy()
+        token, status = lines[:2]
+        return StepResult(
+            flight.epoch,
+            flight.step,
+            status.astype("uint8"),
+            token,
+            self._pipeline.timing(flight),
+            read_logprobs(lines),
+        )

@@ -2,6 +2,9 @@
 
     carry-over ─► forward ─► logits of each row's last token ─► sample ─► finish mask, lanes, result
 
+Where a row has penalties, input tokens join the histories after the carry-over, and scores change
+before sampling. Where one wants log-probabilities, they come from the logits before that.
+
 A decode step is this sequence for a bucket of rows, captured in a graph; a mixed step is the same
 sequence launched one by one. Everything that differs between two steps is read on the device.
 """
@@ -13,9 +16,13 @@ from executor_svc.attention import attending
 from executor_svc.cuda.attention import StepShape, TritonAttention
 from executor_svc.cuda.device_slot import DeviceSlot
 from executor_svc.cuda.fused import FusedModel
+from executor_svc.cuda.penalty_kernels import join_histories, penalise
 from executor_svc.cuda.step_kernels import resolve_carry_over, sample_greedy, settle
 from executor_svc.kv_cache import KvCache
+from executor_svc.logprobs import measure, of_chosen
 from executor_svc.model import CausalModel
+from executor_svc.penalties import Histories
+from executor_svc.recipe import Recipe
 from executor_svc.sampler import Path, SamplingRows, sample
 from executor_svc.slots import Lanes
 from svc_wire.ids import RowFlag
@@ -32,6 +39,7 @@ class Step:
         attention: TritonAttention,
         slots: list[DeviceSlot],
         lanes: Lanes,
+        histories: Histories,
     ) -> None:
         self._model = model
         self._fused = fused
@@ -39,20 +47,28 @@ class Step:
         self._attention = attention
         self._slots = slots
         self._lanes = lanes
+        self._histories = histories
 
     @torch.inference_mode()
-    def enqueue(self, shape: StepShape, path: Path) -> None:
+    def enqueue(self, shape: StepShape, recipe: Recipe) -> None:
         slot = self._slots[shape.slot]
         self._attention.begin(shape)
         resolve_carry_over(
             slot, self._lanes, shape.rows, self._cache.scrap_slot, self._cache.block_size
         )
+        if recipe.penalises:
+            join_histories(slot, self._histories, shape.rows)
         logits = self._logits(slot, shape)
-        if path is Path.GREEDY:
-            sample_greedy(logits, slot, self._lanes)
+        measured = measure(logits, recipe.told) if recipe.told else None
+        scores = penalise(logits, slot, self._histories) if recipe.penalises else logits
+        if recipe.path is Path.GREEDY:
+            sample_greedy(scores, slot, self._lanes)
         else:
-            sampled = sample(logits, _sampling_rows(slot, shape.rows), path)
+            sampled = sample(scores, _sampling_rows(slot, shape.rows), recipe.path)
             settle(sampled.token, slot, self._lanes)
+        if measured is not None:
+            token = slot.result[0, : shape.rows]
+            slot.tell(of_chosen(logits, token, measured), measured)
 
     def _logits(self, slot: DeviceSlot, shape: StepShape) -> Tensor:
         """[rows, vocab], of the last token of every row; also of rows that do not sample."""

@@ -148,7 +148,7 @@ def sample_greedy(logits: Tensor, slot: DeviceSlot, lanes: Lanes) -> None:
     )  # fmt: skip
     _finish[(bucket,)](
         slot.rows_word, slot.row_lane, slot.row_flags, slot.stop_ids, index, value, index,
-        lanes.token, lanes.stopped.view(torch.uint8), *slot.result, vocab, blocks,
+        lanes.token, lanes.stopped.view(torch.uint8), *slot.result[:2], vocab, blocks,
         GREEDY=True, BLOCKS=triton.next_power_of_2(blocks), num_warps=1,
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ def settle(chosen: Tensor, slot: DeviceSlot, lanes: Lanes) -> None:
     """The finish mask for tokens chosen [B] (NO_TOKEN: in error) by a sampler."""
     _finish[(len(chosen),)](
         slot.rows_word, slot.row_lane, slot.row_flags, slot.stop_ids, chosen, chosen, chosen,
-        lanes.token, lanes.stopped.view(torch.uint8), *slot.result, 0, 1,
+        lanes.token, lanes.stopped.view(torch.uint8), *slot.result[:2], 0, 1,
         GREEDY=False, BLOCKS=1, num_warps=1,
     )  # fmt: skip
 

@@ -1,0 +1,131 @@
+"""Penalties and log-probabilities of the CUDA runner, graphs included, against transformers."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from svc_wire.capacity import Capacity
+from svc_wire.frontend_link import Sampling
+from svc_wire.ids import LOGPROBS_MAX
+from tests.model.penalised import decode
+from tests.support.planner import Job, Planner
+from tests.tiny_model import EOS
+
+if TYPE_CHECKING:
+    from executor_svc.cuda.runner import CudaRunner
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+
+def make_runner(folder: Path, dtype: str = "float32", *, graphs: bool = True) -> "CudaRunner":
+    from executor_svc.cuda.runner import CudaOptions, CudaRunner
+    from executor_svc.model import DTYPES, load_model
+
+    model = load_model(folder, DTYPES[dtype], torch.device("cuda:0"))
+    capacity = Capacity(
+        num_blocks=160, block_size=4, rows_max=24, tokens_max=96, lanes=32, model_len_max=160,
+        vocab_size=model.vocab_size,
+    )  # fmt: skip
+    return CudaRunner(model, capacity, "tiny", CudaOptions(graphs=graphs))
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["graphs", "eager"])
+def runner(request: pytest.FixtureRequest, tiny_folder: Path) -> "Iterator[CudaRunner]":
+    made = make_runner(tiny_folder, graphs=request.param)
+    if request.param:
+        made.capture()
+    yield made
+    made.close()
+
+
+def draw_jobs(count: int, seed: int) -> list[Job]:
+    """Some with penalties of each kind, in one batch with some that have none."""
+    rng = random.Random(seed)
+    return [
+        Job(
+            [rng.randrange(5, 40) for _ in range(rng.randint(1, 60))],
+            max_tokens=rng.randint(5, 40),
+            sampling=Sampling(
+                repetition_penalty=rng.choice([1.0, 1.0, 1.3, 0.8, 2.0]),
+                presence_penalty=rng.choice([0.0, 0.0, 0.7, -1.5]),
+                frequency_penalty=rng.choice([0.0, 0.0, 0.4, 2.0]),
+            ),
+            stop_ids=(EOS, rng.randrange(5, 261)),
+            min_tokens=rng.choice([0, 4]),
+            arrives_at_step=rng.randrange(40),
+            logprobs=rng.choice([None, None, 0, 3, LOGPROBS_MAX]),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_penalties_and_logprobs_equal_those_of_transformers(
+    runner: "CudaRunner", tiny_folder: Path, depth: int
+) -> None:
+    """float32, in chunks, in batches, with pre-emptions, in lanes that others had before."""
+    jobs = draw_jobs(32, seed=depth)
+    planner = Planner(runner, jobs, seed=depth, depth=depth, chunk_max=23, preempt_chance=0.03)
+    outputs = planner.run()
+    assert planner.preemptions
+    plain = AutoModelForCausalLM.from_pretrained(tiny_folder).eval()
+    for sequence, output in zip(planner.sequences, outputs, strict=True):
+        expected, told = decode(plain, sequence.job)
+        assert output == expected
+        assert bool(sequence.logprobs) == (sequence.job.logprobs is not None)
+        for token, logprobs, (chosen, top) in zip(output, told, sequence.logprobs, strict=False):
+            assert chosen == pytest.approx(logprobs[token].item(), abs=1e-3)
+            best = logprobs.topk(len(top)).values.tolist()
+            assert [value for _, value in top] == pytest.approx(best, abs=1e-3)
+
+
+def test_others_do_not_notice(runner: "CudaRunner") -> None:
+    """Rows without wishes get the same tokens beside rows that have some."""
+    plain = [Job(job.prompt, job.max_tokens) for job in draw_jobs(12, seed=5)]
+    alone = Planner(runner, plain, depth=1).run()
+    together = Planner(runner, [*plain, *draw_jobs(12, seed=6)], depth=1).run()
+    assert together[:12] == alone
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_gives_the_same_tokens_at_every_depth(tiny_folder: Path, dtype: str) -> None:
+    jobs = draw_jobs(16, seed=8)
+    for job in jobs:
+        job.stop_ids, job.arrives_at_step = (), 0
+    made = make_runner(tiny_folder, dtype)
+    try:
+        outputs = [Planner(made, jobs, depth=depth, chunk_max=29).run() for depth in (0, 1, 2)]
+    finally:
+        made.close()
+    assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_what_nobody_asks_for_is_not_done(runner: "CudaRunner") -> None:
+    """No kernel, no copy: the plain recipe is what it was, and only it is captured at the start."""
+    from executor_svc.recipe import PLAIN
+
+    seen = set()
+    enqueue = runner._pipeline.enqueue
+
+    def watch(*arguments: object) -> None:
+        seen.add(len(arguments[-1]))  # type: ignore[arg-type]
+        enqueue(*arguments)  # type: ignore[arg-type]
+
+    runner._pipeline.enqueue = watch  # type: ignore
+    try:
+        Planner(runner, [Job([5, 6, 7], 6)], depth=1).run()
+        assert seen == {2}
+        Planner(runner, [Job([5, 6, 7], 6, logprobs=0)], depth=1).run()
+        assert seen == {2, 3}
+        Planner(runner, [Job([5, 6, 7], 6, logprobs=1)], depth=1).run()
+        assert seen == {2, 3, 3 + 2 * LOGPROBS_MAX}
+    finally:
+        runner._pipeline.enqueue = enqueue  # type: ignore
+    if runner._use_graphs:
+        assert any(recipe == PLAIN for _, recipe in runner._graphs._graphs)
