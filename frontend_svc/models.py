@@ -46,5 +46,7 @@ class ModelService(ModelServiceServicer):
             response.steps = status.steps
             response.output_tokens = status.tokens
             response.preemptions = status.preemptions
+            response.swaps_out = status.swaps_out
+            response.swaps_in = status.swaps_in
             response.executor_busy_share = status.busy_share
         return response

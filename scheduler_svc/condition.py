@@ -57,6 +57,8 @@ class Condition:
             steps=stats.steps,
             tokens=stats.tokens,
             preemptions=stats.preemptions,
+            swaps_out=stats.swaps_out,
+            swaps_in=stats.swaps_in,
             busy_share=self._meter.recent_share(time.monotonic_ns()),
         )
 

@@ -234,6 +234,10 @@ class Status(Message, frozen=True):
     tokens: int
     """Output tokens committed since the scheduler's start."""
     preemptions: int
+    swaps_out: int
+    """Pre-emptions after which the KV was copied to host memory."""
+    swaps_in: int
+    """Sequences that went on from such a copy."""
     busy_share: float
     """Share of the last seconds in which the executor computed, 0 to 1."""
 

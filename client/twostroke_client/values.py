@@ -152,6 +152,10 @@ class ServerStatus:
     steps: int
     output_tokens: int
     preemptions: int
+    swaps_out: int
+    """Pre-emptions after which the KV was copied to host memory instead of being dropped."""
+    swaps_in: int
+    """Requests that went on from such a copy."""
     executor_busy_share: float
 
 

@@ -64,6 +64,8 @@ def status(*, ready: bool = True, reason: str = "", steps: int = 0) -> Status:
         steps=steps,
         tokens=7,
         preemptions=1,
+        swaps_out=6,
+        swaps_in=5,
         busy_share=0.5,
     )
 

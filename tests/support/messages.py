@@ -74,7 +74,7 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
             Rejected(7, RejectReason.TOO_LONG, "too long"),
             Outputs(b"\7" + bytes(7), bytes(4), b"\5\0\0\0", (FINISHED,)),
             Outputs(b"", b"", b"", ()),
-            Status(True, "", "fcfs", 1, 2, 3, 12, 5, 100, 90, 1, 0.75),
+            Status(True, "", "fcfs", 1, 2, 3, 12, 5, 100, 90, 1, 1, 0, 0.75),
             PolicyInForce(
                 3, "", "fair", ("fcfs",), 1, "it raised", 2, (TenantUsage("a", 1, 2, 3, 4, 5),)
             ),

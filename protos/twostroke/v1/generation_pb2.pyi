@@ -640,6 +640,8 @@ class GetServerStatusResponse(google.protobuf.message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
     PREEMPTIONS_FIELD_NUMBER: builtins.int
     EXECUTOR_BUSY_SHARE_FIELD_NUMBER: builtins.int
+    SWAPS_OUT_FIELD_NUMBER: builtins.int
+    SWAPS_IN_FIELD_NUMBER: builtins.int
     ready: builtins.bool
     """Requests are served."""
     reason: builtins.str
@@ -664,6 +666,10 @@ class GetServerStatusResponse(google.protobuf.message.Message):
     """Pre-emptions since the scheduler's start."""
     executor_busy_share: builtins.float
     """Share of the last seconds in which the executor computed, 0 to 1."""
+    swaps_out: builtins.int
+    """Pre-emptions since then after which the KV was copied to host memory instead of being dropped."""
+    swaps_in: builtins.int
+    """Requests that went on from such a copy."""
     def __init__(
         self,
         *,
@@ -679,7 +685,9 @@ class GetServerStatusResponse(google.protobuf.message.Message):
         output_tokens: builtins.int = ...,
         preemptions: builtins.int = ...,
         executor_busy_share: builtins.float = ...,
+        swaps_out: builtins.int = ...,
+        swaps_in: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blocks_free", b"blocks_free", "blocks_total", b"blocks_total", "depth", b"depth", "executor_busy_share", b"executor_busy_share", "output_tokens", b"output_tokens", "policy", b"policy", "preemptions", b"preemptions", "ready", b"ready", "reason", b"reason", "running", b"running", "steps", b"steps", "waiting", b"waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blocks_free", b"blocks_free", "blocks_total", b"blocks_total", "depth", b"depth", "executor_busy_share", b"executor_busy_share", "output_tokens", b"output_tokens", "policy", b"policy", "preemptions", b"preemptions", "ready", b"ready", "reason", b"reason", "running", b"running", "steps", b"steps", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]) -> None: ...
 
 global___GetServerStatusResponse = GetServerStatusResponse

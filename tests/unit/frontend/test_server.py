@@ -206,6 +206,8 @@ async def test_what_the_model_service_tells() -> None:
                 steps=99,
                 output_tokens=7,
                 preemptions=1,
+                swaps_out=6,
+                swaps_in=5,
                 executor_busy_share=0.5,
             )
 
