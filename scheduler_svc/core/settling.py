@@ -8,6 +8,7 @@ import numpy as np
 
 from scheduler_svc.core.batch import Batch, InFlight
 from scheduler_svc.core.lanes import Bytes, LaneTable
+from scheduler_svc.core.logprobs import pick
 from scheduler_svc.core.roster import Roster
 from scheduler_svc.core.types import Bools, Ending, Indices, ProtocolViolation, StepOutput
 from svc_wire.frames import StepResult
@@ -42,6 +43,7 @@ def settle(roster: Roster, batch: Batch, flight: InFlight, result: StepResult) -
     lanes, tokens, position = rows.lanes[taken], result.row_token[taken], flight.stop[taken]
     if np.count_nonzero(tokens == NO_TOKEN):
         raise ProtocolViolation(f"step {flight.step}: a row that samples has no token")
+    logprobs = pick(rows.logprobs[taken], tokens, taken, result.logprobs)
     assert (table.known.take(lanes) == position).all()
     table.tokens.reshape(-1)[rows.token_row[taken] + position] = tokens
     known = position + 1
@@ -54,7 +56,7 @@ def settle(roster: Roster, batch: Batch, flight: InFlight, result: StepResult) -
     endings = _end_done(roster, table, lanes[ended], stopped[ended])
     endings += _end_failed(roster, batch, flight, (status == _ERROR).nonzero()[0])
     indices = position - rows.prompt_len[taken]
-    return StepOutput(rows.seq_id[taken], indices, tokens, tuple(endings))
+    return StepOutput(rows.seq_id[taken], indices, tokens, tuple(endings), logprobs)
 
 
 def _taken(table: LaneTable, flight: InFlight, status: Bytes) -> slice | Indices:

@@ -11,6 +11,8 @@ from svc_wire.ids import DEPTH_MAX, FinishReason, RejectReason, SeqId
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+Float32s = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 """Numbers of lanes: numpy indexes with any other integer only after a copy."""
@@ -127,6 +129,16 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class OutputLogprobs:
+    """Log-probabilities of N tokens, M in all: of each token as many as its request asked for,
+    first its own, then those of the alternatives, the most likely first."""
+
+    counts: Bytes  # [N] 0 for tokens whose request asked for none
+    ids: Int32s  # [M]
+    values: Float32s  # [M]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepOutput:
     """What a committed step brought: N tokens and the sequences that ended with it."""
 
@@ -134,6 +146,8 @@ class StepOutput:
     indices: Int32s  # [N] index of the token among its sequence's output tokens
     tokens: Int32s  # [N]
     endings: tuple[Ending, ...]
+    logprobs: OutputLogprobs | None = None
+    """None if no request of these tokens asked."""
 
 
 NOTHING = StepOutput(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), ())

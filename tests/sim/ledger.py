@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from executor_svc.hash_model import expected_logprobs
 from scheduler_svc.core import Ending, Request, StepOutput
 from svc_wire.capacity import Capacity
 from svc_wire.ids import FinishReason, SeqId
@@ -17,13 +18,14 @@ class Entry:
     """One accepted request, as its client sees it."""
 
     request: Request
+    vocab_size: int
     oracle: list[int]
     tokens: list[int] = field(default_factory=list)
     ending: Ending | None = None
 
     @classmethod
     def of(cls, request: Request, capacity: Capacity) -> "Entry":
-        return cls(request, expected(request, capacity))
+        return cls(request, capacity.vocab_size, expected(request, capacity))
 
     def resumed(self) -> Request:
         """The request once more, from where its output is."""
@@ -64,8 +66,34 @@ class Ledger:
             wanted = entry.oracle[index]
             assert token == wanted, f"seq {seq_id}: token {index} is {token}, not {wanted}"
             entry.tokens.append(token)
+        self._check_logprobs(output)
         for ending in output.endings:
             self.take_ending(ending)
+
+    def _check_logprobs(self, output: StepOutput) -> None:
+        """Each token has those that its request asked for, of its own position."""
+        asked = [self.entries[seq_id].request.logprobs for seq_id in output.seq_ids.tolist()]
+        if output.logprobs is None:
+            assert all(count is None for count in asked), "log-probabilities were lost"
+            return
+        pairs = list(
+            zip(output.logprobs.ids.tolist(), output.logprobs.values.tolist(), strict=True)
+        )
+        assert output.logprobs.counts.tolist() == [
+            0 if count is None else 1 + count for count in asked
+        ]
+        for seq_id, index, token, count in zip(
+            output.seq_ids.tolist(), output.indices.tolist(), output.tokens.tolist(), asked,
+            strict=True,
+        ):  # fmt: skip
+            if count is None:
+                continue
+            entry = self.entries[seq_id]
+            position = len(entry.request.prompt) + index
+            chosen, top = expected_logprobs(position, token, count, entry.vocab_size)
+            found, pairs = pairs[: 1 + count], pairs[1 + count :]
+            assert found == [(token, chosen), *top], f"seq {seq_id}: log-probabilities of another"
+        assert not pairs
 
     def take_ending(self, ending: Ending) -> None:
         """It is the first one, counts what was sent, and comes neither early nor late."""

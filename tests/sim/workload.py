@@ -104,6 +104,7 @@ def _draw_request(
         tenant=rng.choice(["a", "b", "c"]),
         expected_tokens=rng.choice([0, 1, 10]),
         deadline_s=rng.choice([math.inf, 100.0, 300.0]),
+        logprobs=rng.choice([None, None, None, 0, 2]),
     )
     if rng.random() < (0.8 if is_chatty else 0.5):
         return request
