@@ -1,60 +1,115 @@
-"""How long streams stand still while the scheduler or the executor is replaced under them.
+"""How long streams stand still while the scheduler or the executor is replaced under them, and how
+many tokens are computed again.
 
-python -m bench.restart [STREAMS]
+python -m bench.restart [--streams N] [--model smollm2] [--executor-too]
 
-The hash model with steps of 20 ms; each stream notes the longest time between two of its messages.
+The hash model takes 20 ms a step; each stream notes the longest time between two of its messages.
+"kill" is a scheduler that dies, whose successor knows nothing of what is in the KV memory.
 """
 
 import asyncio
 import os
+import signal
 import sys
+import tempfile
 import time
+from pathlib import Path
+from typing import Annotated
 
+import numpy as np
+import typer
+
+from executor_svc.tracing import STEP
 from tests.support.serve import Serve
 from twostroke_client import AsyncClient
 
-STREAMS = 200
 TOKENS = 1500
-STARTED_S = 4.0
-ENVIRONMENT = {"TWOSTROKE_STEP_MS": "20", "TWOSTROKE_LOG_LEVEL": "warning"}
+WARM_S, SETTLE_S = 1.0, 3.0
 
 
-async def longest_gap_s(client: AsyncClient, number: int, gaps: dict[int, float]) -> None:
-    async with client.generate([number], max_tokens=TOKENS, ignore_eos=True) as stream:
-        before = None
-        async for _ in stream:
-            now = time.monotonic()
-            if before is not None:
-                gaps[number] = max(gaps.get(number, 0.0), now - before)
-            before = now
+class Streams:
+    """Streams that never end by themselves, and the longest pause of each since `begin`."""
+
+    def __init__(self, client: AsyncClient, count: int) -> None:
+        self._client = client
+        self._gaps = dict.fromkeys(range(count), 0.0)
+        self._heard: dict[int, float] = {}
+        self.have_begun = asyncio.Event()
+
+    async def run(self, number: int) -> None:
+        async with self._client.generate([number], max_tokens=TOKENS, ignore_eos=True) as stream:
+            async for _ in stream:
+                now = time.monotonic()
+                self._gaps[number] = max(self._gaps[number], now - self._heard.get(number, now))
+                self._heard[number] = now
+                if len(self._heard) == len(self._gaps):
+                    self.have_begun.set()
+
+    def begin(self) -> None:
+        self._gaps = dict.fromkeys(self._gaps, 0.0)
+
+    def pauses_ms(self) -> tuple[float, float]:
+        """The median and the longest; one that lasts counts up to now."""
+        now = time.monotonic()
+        gaps = [max(gap, now - self._heard[number]) for number, gap in self._gaps.items()]
+        found = np.array(gaps) * 1e3
+        return float(np.median(found)), float(found.max())
 
 
-async def measure(serve: Serve, streams: int) -> None:
-    gaps: dict[int, float] = {}
+def recomputed(trace: Path, epoch_before: int) -> int:
+    """Tokens that later epochs computed beyond one a row."""
+    steps = np.fromfile(trace, STEP)
+    later = steps[steps["epoch"] > epoch_before]
+    return int((later["tokens"] - later["rows"]).sum())
+
+
+def last_epoch(trace: Path) -> int:
+    return int(np.fromfile(trace, STEP)["epoch"].max())
+
+
+async def measure(serve: Serve, trace: Path, count: int, whats: list[str]) -> None:
     async with AsyncClient(serve.address) as client, asyncio.TaskGroup() as tasks:
-        for number in range(streams):
-            tasks.create_task(longest_gap_s(client, number, gaps))
-        await asyncio.sleep(STARTED_S)
-        assert len(gaps) == streams, "not all have begun"
-        for words in ((), ("scheduler",), ("executor",)):
-            await asyncio.sleep(1.0)
-            gaps.clear()
-            if words:
-                await asyncio.to_thread(serve.command, "restart", *words)
-            await asyncio.sleep(2.0)
-            found = sorted(gaps.values())
-            what = f"restart {words[0]}" if words else "quiet"
+        streams = Streams(client, count)
+        running = [tasks.create_task(streams.run(number)) for number in range(count)]
+        await streams.have_begun.wait()
+        for what in whats:
+            await asyncio.sleep(WARM_S)
+            streams.begin()
+            epoch = last_epoch(trace)
+            if what == "kill scheduler":
+                serve.find_services()["scheduler"].send_signal(signal.SIGKILL)
+            elif what != "quiet":
+                await asyncio.to_thread(serve.command, *what.split())
+            await asyncio.sleep(SETTLE_S)
+            median, longest = streams.pauses_ms()
+            again = recomputed(trace, epoch)
             sys.stdout.write(
-                f"{what:<18} {len(found)} streams: longest pause {found[-1] * 1e3:.0f} ms, "
-                f"median {found[len(found) // 2] * 1e3:.0f} ms\n"
+                f"{what:<18} {count} streams: longest pause {longest:.0f} ms, "
+                f"median {median:.0f} ms; {again} tokens computed again\n"
             )
+        for task in running:
+            task.cancel()
 
 
-def main(words: list[str]) -> None:
-    os.environ.update(ENVIRONMENT)
-    with Serve() as serve:
-        asyncio.run(measure(serve, int(words[0]) if words else STREAMS))
+def main(
+    streams: Annotated[int, typer.Option(help="How many.")] = 200,
+    model: Annotated[str, typer.Option(help="As for serve.")] = "hash",
+    executor_too: Annotated[bool, typer.Option("--executor-too", help="Replace it, too.")] = False,
+) -> None:
+    """Replace services under streams and tell how long those pause."""
+    whats = ["quiet", "restart scheduler", "kill scheduler"]
+    if executor_too:
+        whats.append("restart executor")
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "trace")
+        os.environ |= {
+            "TWOSTROKE_STEP_MS": "20",
+            "TWOSTROKE_LOG_LEVEL": "warning",
+            "TWOSTROKE_TRACE": str(trace),
+        }
+        with Serve("--model", model) as serve:
+            asyncio.run(measure(serve, trace, streams, whats))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)
