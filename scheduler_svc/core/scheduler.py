@@ -124,7 +124,8 @@ class Scheduler:
         batch = self._roster.batch
         assert batch is not None
         assert not batch.in_flight, "blocks of steps in flight are not written yet"
-        batch.register(batch.lanes)
+        moment = batch.table.moment(batch.lanes)
+        batch.register(batch.lanes, moment, moment.planned)
         self._end_epoch(batch)
         return batch.pool.index()
 
