@@ -5,8 +5,8 @@
 Requests arrive at random (Poisson), with random prompts, lengths and ways of sampling; some are
 aborted at a random moment. The services are processes of their own, the bench is their front end.
 A stall is a time of more than `--stall-ms` in which the device computed nothing, although requests
-were there. Memory is that of the two processes and of the device, after a tenth of the steps (when
-all that grows at first has grown) and at the end.
+were there, or a single step that took so long. Memory is that of the two processes and of the
+device, after each tenth of the run; in the first one all grows that grows once.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ from svc_wire.ids import FinishReason
 from svc_wire.rundir import RunDir
 
 _ROWS, _PROMPT_MAX, _NEW_MAX = 64, 600, 500
-_WARM_SHARE = 0.1
+_SAMPLES = 10
 _DRAIN_TIMEOUT_S = 120.0
 _WAYS = [
     Sampling(),
@@ -106,12 +106,18 @@ class Memory:
         return cls(*(count / 2**20 for count in (*rss, total - free)))
 
 
-def stalls(steps: Steps, stall_ms: float) -> list[tuple[int, float]]:
-    """(step, ms) of each pause between two steps' computing that is longer than that."""
-    pauses = (steps["compute_begin_ns"][1:] - steps["compute_end_ns"][:-1]) / 1e6
-    return [
-        (int(steps["step"][i + 1]), float(pauses[i])) for i in np.flatnonzero(pauses > stall_ms)
-    ]
+def stalls(steps: Steps, stall_ms: float) -> list[tuple[int, str, float]]:
+    """(step, "pause" before it or "step" itself, ms) of everything that took longer than that."""
+    begin, end = steps["compute_begin_ns"], steps["compute_end_ns"]
+    kinds = {
+        "pause": (begin[1:] - end[:-1], steps["step"][1:]),
+        "step": (end - begin, steps["step"]),
+    }
+    return sorted(
+        (int(numbers[i]), kind, round(float(took[i]) / 1e6, 1))
+        for kind, (took, numbers) in kinds.items()
+        for i in np.flatnonzero(took > stall_ms * 1e6)
+    )
 
 
 def main(
@@ -142,36 +148,32 @@ def main(
         ):
             pids = (executor_pid, scheduler_pid)
             load = Load(rate, abort_share)
-            before, seconds = _run(client, load, trace, pids, steps, minutes)
-            after = Memory.now(*pids)
-            _report(load, steps_since(trace, 0), seconds, stall_ms, (before, after))
+            memory, seconds = _run(client, load, trace, pids, steps, minutes)
+            _report(load, steps_since(trace, 0), seconds, stall_ms, memory)
 
 
 def _run(
     client: Client, load: Load, trace: Path, pids: tuple[int, int], steps: int, minutes: float
-) -> tuple[Memory, float]:
-    """Returns the memory after the first tenth, and the seconds of it all."""
+) -> tuple[list[Memory], float]:
+    """Returns the memory after each tenth, and the seconds of it all."""
     begin = load.next_arrival = time.monotonic()
-    warm: Memory | None = None
-    while True:
+    memory: list[Memory] = []
+    while len(memory) < _SAMPLES:
         now = time.monotonic()
         share = max(steps_written(trace) / steps, (now - begin) / (60 * minutes))
-        if share >= 1:
-            break
-        if warm is None and share >= _WARM_SHARE:
-            warm = Memory.now(*pids)
+        if share * _SAMPLES >= len(memory) + 1:
+            memory.append(Memory.now(*pids))
         load.arrive(client, now)
         load.take(client, 0.01)
     deadline = time.monotonic() + _DRAIN_TIMEOUT_S
     while load.live:
         assert time.monotonic() < deadline, f"{len(load.live)} requests never ended"
         load.take(client, 0.1)
-    assert warm is not None
-    return warm, time.monotonic() - begin
+    return memory, time.monotonic() - begin
 
 
 def _report(
-    load: Load, steps: Steps, seconds: float, stall_ms: float, memory: tuple[Memory, Memory]
+    load: Load, steps: Steps, seconds: float, stall_ms: float, memory: list[Memory]
 ) -> None:
     console = Console(width=120)
     console.print(
@@ -179,9 +181,9 @@ def _report(
         f"{load.requests:,} requests, "
         f"{load.aborted:,} of them aborted, {load.wrong} ended wrongly; {load.tokens:,} tokens"
     )
-    table = Table("memory, MiB", "after a tenth", "at the end")
+    table = Table("memory, MiB", *(f"{number + 1}/{_SAMPLES}" for number in range(_SAMPLES)))
     for name in Memory.__slots__:
-        table.add_row(name, *(f"{getattr(each, name):,.1f}" for each in memory))
+        table.add_row(name, *(f"{getattr(each, name):,.0f}" for each in memory))
     console.print(table)
     computing = (steps["compute_end_ns"] - steps["compute_begin_ns"]) / 1e6
     p50, p99, longest = np.percentile(computing, [50, 99, 100])
@@ -193,7 +195,7 @@ def _report(
     console.print(f"a step: p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {longest:.1f} ms")
     console.print(f"GPU busy {busy:.2%}; rows a step: {steps['rows'].mean():.1f}")
     found = stalls(steps, stall_ms)
-    console.print(f"{len(found)} pauses of more than {stall_ms:g} ms {found[:20] or ''}")
+    console.print(f"{len(found)} stalls of more than {stall_ms:g} ms {found[:20] or ''}")
 
 
 if __name__ == "__main__":

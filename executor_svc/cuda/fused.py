@@ -77,12 +77,12 @@ class FusedModel:
                 (cache.keys[index], cache.values[index]), layer.head_norms,
             )  # fmt: skip
             x = attention.attend_cached(query, layer.call).flatten(1)
+            if is_last and keep is not None:
+                # Of the last layer the others leave their KV, and nothing that anybody reads.
+                x, residual = x[keep], residual[keep]
             x = add_norm(layer.output.product(x), residual, layer.post_norm, eps)
             x = swiglu(layer.gate_up.product(x), x.dtype)
-            product = layer.down.product(x)
-            if is_last and keep is not None:
-                product, residual = product[:, keep], residual[keep]
-            x = add_norm(product, residual, next_norm, eps)
+            x = add_norm(layer.down.product(x), residual, next_norm, eps)
         return linear(x, self._head)
 
 

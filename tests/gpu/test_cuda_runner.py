@@ -29,8 +29,8 @@ def make_runner(
 
     model = load_model(folder, DTYPES[dtype], torch.device("cuda:0"))
     capacity = Capacity(
-        num_blocks=num_blocks, block_size=4, rows_max=24, tokens_max=96, lanes=32, model_len_max=160,
-        vocab_size=model.vocab_size,
+        num_blocks=num_blocks, block_size=4, rows_max=24, tokens_max=96, lanes=32,
+        model_len_max=160, vocab_size=model.vocab_size,
     )  # fmt: skip
     return CudaRunner(model, capacity, "tiny", CudaOptions(**options))
 
