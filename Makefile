@@ -76,7 +76,7 @@ coverage: setup ## Check that the tests cover the wire and the core, every branc
 	$(BIN)/coverage run -m pytest --quiet $(COVERING) -k 'not five_hundred'
 	$(BIN)/coverage report
 
-sim: setup ## Simulate the scheduler: 500 seeds, or SEED=n with its trace
+sim: setup ## Simulate the scheduler: 500 seeds and 60 storms of kills, or SEED=n with its trace
 	$(BIN)/python -m tests.sim $(SEED)
 
 chaos: setup ## Kill, stop and damage a real instance under load: a minute, or SEED=n, ARGS='--seconds 600'

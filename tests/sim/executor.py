@@ -1,6 +1,9 @@
 """The executor of a simulated world: real frames, read when they are executed, and a HashRunner."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -10,6 +13,22 @@ from svc_wire.frames import PlanFrame, ResultFrame, StepResult, StepTiming
 from svc_wire.ids import NO_TOKEN, RowStatus
 from svc_wire.ring import FRAMES
 from tests.support.plans import plan_buffer, result_buffer
+
+F = TypeVar("F")
+
+
+class _Frames(Generic[F]):
+    """FRAMES of them, each made when it is first used: many an executor dies before that."""
+
+    def __init__(self, make: Callable[[int], F]) -> None:
+        self._make = make
+        self._made: dict[int, F] = {}
+
+    def __getitem__(self, index: int) -> F:
+        assert 0 <= index < FRAMES
+        if index not in self._made:
+            self._made[index] = self._make(index)
+        return self._made[index]
 
 
 class SimExecutor:
@@ -25,18 +44,18 @@ class SimExecutor:
         """When it will be done with all that was published."""
         self.is_dead = False
         self.masked_rows = 0
-        self._plan_buffers = [plan_buffer(capacity) for _ in range(FRAMES)]
-        self._result_buffers = [result_buffer(capacity) for _ in range(FRAMES)]
-        self.plans = [PlanFrame(buffer, capacity, writable=True) for buffer in self._plan_buffers]
-        self._plans_read = [
-            PlanFrame(buffer, capacity, writable=False) for buffer in self._plan_buffers
-        ]
-        self._results_written = [
-            ResultFrame(buffer, capacity, writable=True) for buffer in self._result_buffers
-        ]
-        self.results = [
-            ResultFrame(buffer, capacity, writable=False) for buffer in self._result_buffers
-        ]
+        self._plan_buffers = _Frames(lambda _: plan_buffer(capacity))
+        self._result_buffers = _Frames(lambda _: result_buffer(capacity))
+        self.plans = _Frames(partial(self._plan, writable=True))
+        self._plans_read = _Frames(partial(self._plan, writable=False))
+        self._results_written = _Frames(partial(self._result, writable=True))
+        self.results = _Frames(partial(self._result, writable=False))
+
+    def _plan(self, index: int, *, writable: bool) -> PlanFrame:
+        return PlanFrame(self._plan_buffers[index], self.capacity, writable=writable)
+
+    def _result(self, index: int, *, writable: bool) -> ResultFrame:
+        return ResultFrame(self._result_buffers[index], self.capacity, writable=writable)
 
     def begin(self, epoch: int, now: int) -> None:
         """A scheduler takes over; what was in flight is forgotten."""

@@ -3,14 +3,19 @@
 Sizes are part of the fault space: a tiny pool, a budget of one token or a block of one token make
 rare paths common. Each kind of fault is on or off for a seed (swarm testing), since a world with
 all of them at once never gets deep into any.
+
+A storm is such a world all the same: every fault is on, each less often, and processes are killed
+all the time.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from scheduler_svc.core import SchedulerConfig
 from svc_wire.capacity import Capacity
+
+STORM_TICKS = 300
 
 
 class Fault(Enum):
@@ -32,6 +37,9 @@ class Fault(Enum):
     LAZY_PLANS = "the scheduler is busy elsewhere and plans late"
 
 
+KILLS = {Fault.DEATH, Fault.RESTART}
+"""Faults that end a process."""
+
 LOSSES = {Fault.DEATH, Fault.STALL, Fault.TORN_PLAN, Fault.TORN_RESULT}
 """Faults that lose the executor and are no request's doing."""
 
@@ -49,6 +57,21 @@ class Knobs:
     requests: int
     trouble_ticks: int
     """Requests and faults come within so many ticks; after that the world heals."""
+    chance: float = 1.0
+    """What the chance of a fault that strikes with a step is multiplied by."""
+    kills: int = 0
+    """How often each of KILLS happens; 0: as often as trouble.py says."""
+
+
+def draw_storm(rng: random.Random) -> Knobs:
+    return replace(
+        draw_knobs(rng),
+        faults=frozenset(Fault),
+        requests=rng.randint(20, 40),
+        trouble_ticks=STORM_TICKS,
+        chance=0.2,
+        kills=rng.randint(20, 60),
+    )
 
 
 def draw_knobs(rng: random.Random) -> Knobs:

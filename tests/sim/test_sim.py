@@ -27,9 +27,18 @@ def test_five_hundred_worlds() -> None:
     assert failed == []
 
 
+@pytest.mark.timeout(600)
+def test_storms() -> None:
+    """All faults at once; a process is killed about as often as a step ends."""
+    outcomes = run_many(range(26), storm=True)
+    assert [outcome for outcome in outcomes if outcome.failure] == []
+    assert sum(outcome.kills for outcome in outcomes) > 1000
+
+
 def test_the_world_of_this_commit() -> None:
-    outcome = run_one(commit_hash())
-    assert not outcome.failure, outcome
+    for storm in (False, True):
+        outcome = run_one(commit_hash(), storm=storm)
+        assert not outcome.failure, outcome
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -13,7 +13,7 @@ from scheduler_svc.core.types import PolicyFault
 from svc_wire.ids import FinishReason
 from tests.sim import policies
 from tests.sim.executor import SimExecutor
-from tests.sim.knobs import Fault, draw_capacity
+from tests.sim.knobs import KILLS, Fault, draw_capacity
 from tests.sim.policies import Crazy
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def schedule(world: World) -> None:
     """Draws when each kind of trouble that is on happens in this world."""
     for fault, (event, times_max) in KINDS.items():
         if fault in world.knobs.faults:
-            for _ in range(world.rng.randint(1, times_max)):
+            times = world.rng.randint(1, times_max)
+            for _ in range(world.knobs.kills or times if fault in KILLS else times):
                 world.at(world.rng.randrange(world.knobs.trouble_ticks + 20), partial(event, world))
 
 
@@ -47,6 +48,7 @@ def abort(world: World) -> None:
 def die(world: World) -> None:
     """The executor's process goes, a step half done; its successor finds other sizes."""
     world.executor.is_dead = True
+    world.kills += 1
     if world.core.epoch is not None:
         world.lose("died")
     capacity = world.capacity
@@ -79,6 +81,7 @@ def poison(world: World) -> None:
 
 def restart(world: World) -> None:
     """The scheduler's process dies, or leaves as ordered when its steps have ended."""
+    world.kills += 1
     if world.rng.random() < 0.5:
         world.is_leaving = True
     else:

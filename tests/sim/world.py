@@ -17,7 +17,7 @@ from svc_wire.ids import RejectReason
 from svc_wire.ring import FRAMES
 from tests.sim import promises, trouble
 from tests.sim.executor import SimExecutor
-from tests.sim.knobs import LOSSES, Fault, Knobs, draw_knobs
+from tests.sim.knobs import LOSSES, Fault, Knobs, draw_knobs, draw_storm
 from tests.sim.ledger import Entry, Ledger
 from tests.sim.workload import draw_requests
 
@@ -31,9 +31,15 @@ STEPS_MAX = 3_000
 class World:
     """One seed's world. `run` returns when everything has ended, or raises AssertionError."""
 
-    def __init__(self, seed: int | str, *, log: Callable[[str], object] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int | str,
+        *,
+        storm: bool = False,
+        log: Callable[[str], object] | None = None,
+    ) -> None:
         self.rng = random.Random(seed)
-        self.knobs: Knobs = draw_knobs(self.rng)
+        self.knobs: Knobs = draw_storm(self.rng) if storm else draw_knobs(self.rng)
         self.policy = trouble.draw_policy(self)
         self.core = self.new_core()
         self.ledger = Ledger()
@@ -41,7 +47,7 @@ class World:
         self.executor = SimExecutor(self.capacity)
         self.now = 0
         self.steps = 0
-        self.losses = self.swaps = 0
+        self.losses = self.swaps = self.kills = 0
         self.is_leaving = False
         """The scheduler plans no more, and goes when its steps have ended."""
         self.poison: Entry | None = None
@@ -81,7 +87,7 @@ class World:
     def happens(self, fault: Fault, chance: float) -> bool:
         """Whether this kind of trouble strikes here and now; later on the world heals."""
         is_on = fault in self.knobs.faults and self.now <= self.knobs.trouble_ticks
-        return is_on and self.rng.random() < chance
+        return is_on and self.rng.random() < chance * self.knobs.chance
 
     def say(self, text: str) -> None:
         if self._log:
