@@ -113,13 +113,13 @@ async def _stream(
     if prepared.checked.wants_token_ids:  # without, there is nothing to go on from
         headers.append((RESUME_HEADER, prepared.token.text()))
     await context.send_initial_metadata(headers)
-    message = response(piece)
+    message = response(piece, prepared.tokenizer)
     message.prompt.token_count = prepared.prompt_len
     message.prompt.request_id = request_id
     while piece.ending is None:
         await context.write(message)
         piece = await live.take()
-        message = response(piece)
+        message = response(piece, prepared.tokenizer)
     now = time.monotonic()
     message.finish.CopyFrom(finish(live, piece.ending, prepared.prompt_len, times, now))
     await context.write(message)

@@ -15,6 +15,7 @@ from frontend_svc.resume import ResumeToken
 from frontend_svc.served_model import ServedModel
 from frontend_svc.stop_strings import StopStrings
 from frontend_svc.text_stream import TextStream
+from frontend_svc.tokenizer import Tokenizer
 from frontend_svc.validation import CheckedRequest, check
 from svc_wire.frontend_link import Submit
 from twostroke.v1 import generation_pb2 as pb
@@ -31,6 +32,7 @@ class Prepared:
     prompt_len: int
     token: ResumeToken
     """With which another front end can go on with it."""
+    tokenizer: Tokenizer
 
 
 def prepare(
@@ -57,6 +59,7 @@ def prepare(
         priority=checked.priority,
         tenant=checked.tenant,
         expected_tokens=checked.expected_tokens,
+        logprobs=checked.logprobs,
         deadline_ns=deadline_ns,
     )
     if len(output) >= submit.max_tokens:
@@ -64,7 +67,7 @@ def prepare(
     text = _text_stream(checked, model)
     if text is not None:
         _replay(text, output)
-    return Prepared(submit, text, checked, len(ids), token)
+    return Prepared(submit, text, checked, len(ids), token, model.tokenizer)
 
 
 def _text_stream(checked: CheckedRequest, model: ServedModel) -> TextStream | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from frontend_svc.streams import Ending, LiveRequest, Piece
+from frontend_svc.tokenizer import Tokenizer
 from svc_wire.ids import FinishReason
 from twostroke.v1 import generation_pb2 as pb
 
@@ -21,10 +22,16 @@ class Times:
     first_token: float = 0.0
 
 
-def response(piece: Piece) -> pb.GenerateResponse:
+def response(piece: Piece, tokenizer: Tokenizer) -> pb.GenerateResponse:
     message = pb.GenerateResponse(first_index=piece.first_index, text=piece.text)
     # For a list, extending takes half the time of the constructor; this is done for every token.
     message.token_ids.extend(piece.token_ids)
+    for pairs in piece.logprobs:
+        chosen, *top = [
+            pb.Logprob(token_id=token_id, text=tokenizer.token_text(token_id), logprob=logprob)
+            for token_id, logprob in pairs
+        ]
+        message.logprobs.append(pb.TokenLogprobs(chosen=chosen, top=top))
     return message
 
 

@@ -11,8 +11,9 @@ scheduler has gone, it is handed to the next one with what it has.
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +29,9 @@ ACCOUNT_WAIT_S = 0.25
 """After a stop string: how long the end waits for the scheduler's account of the request."""
 
 log = structlog.get_logger(service="frontend")
+
+Logprobs = Sequence[tuple[int, float]]
+"""(id, log-probability) of a token itself, then of the most likely ones."""
 
 SendAbort = Callable[[int, FinishReason], None]
 
@@ -49,6 +53,8 @@ class Piece(NamedTuple):
     token_ids: list[int]
     text: str
     ending: Ending | None
+    logprobs: Sequence[Logprobs] = ()
+    """Of each new token, if the request asked."""
 
 
 class LiveRequest:
@@ -79,9 +85,11 @@ class LiveRequest:
         self._text = text
         self._wants_text = wants_text
         self._wants_token_ids = wants_token_ids
+        self._wants_tokens = wants_token_ids or submit.logprobs is not None
         self._buffer_tokens = buffer_tokens
         self._taken = len(self.committed)  # tokens that were in pieces
         self._unsent_text = ""
+        self._unsent_logprobs: list[Logprobs] = []  # of the tokens since; empty if not asked for
         self._takes_tokens = True  # until a stop string, an end or a failure
         self._matched = text.matched if text is not None else None
         self._ending: Ending | None = None
@@ -106,18 +114,24 @@ class LiveRequest:
         """The scheduler has it from now on, until it ends the key or is told to abort it."""
         self._send_abort = send_abort
 
-    def commit(self, index: int, token_id: int) -> None:
+    def commit(self, index: int, token_id: int, logprobs: Logprobs = ()) -> None:
         if not self._takes_tokens:
             return  # late: the scheduler has not yet seen our abort
         if index != len(self.committed) or token_id < 0:
             self._break(f"token {index}, {token_id}, came after {len(self.committed)} tokens")
             return
+        asked = self.submit.logprobs
+        if len(logprobs) != (0 if asked is None else 1 + asked):
+            self._break(f"token {index} has {len(logprobs)} log-probabilities")
+            return
         self.committed.append(token_id)
+        if logprobs:
+            self._unsent_logprobs.append(logprobs)
         if self._text is not None:
             self._add_text(self._text.push(token_id))
             if self._matched is not None:
                 self._wait_for_account()
-        if self._unsent_text or self._wants_token_ids:
+        if self._unsent_text or self._wants_tokens:
             self._wake.set()
             if len(self.committed) - self._taken > self._buffer_tokens:
                 self._overflow()
@@ -189,8 +203,9 @@ class LiveRequest:
             raise self._failure
         first, self._taken = self._taken, len(self.committed)
         text, self._unsent_text = self._unsent_text, ""
+        logprobs, self._unsent_logprobs = tuple(self._unsent_logprobs), []
         token_ids = self.committed[first:].tolist() if self._wants_token_ids else []
-        return Piece(first, token_ids, text, self._ending)
+        return Piece(first, token_ids, text, self._ending, logprobs)
 
     def abort(self, reason: FinishReason) -> None:
         """Tells the scheduler that nobody waits for this request, unless it knows."""
@@ -208,9 +223,7 @@ class LiveRequest:
 
     @property
     def _has_output(self) -> bool:
-        return bool(self._unsent_text) or (
-            self._wants_token_ids and len(self.committed) > self._taken
-        )
+        return bool(self._unsent_text) or (self._wants_tokens and len(self.committed) > self._taken)
 
     def _add_text(self, text: str) -> None:
         assert self._text is not None
@@ -270,9 +283,11 @@ class LiveRequests:
         keys = memoryview(outputs.keys).cast("Q")
         indices = memoryview(outputs.indices).cast("i")
         tokens = memoryview(outputs.tokens).cast("i")
-        for key, index, token_id in zip(keys, indices, tokens, strict=True):
+        for key, index, token_id, logprobs in zip(
+            keys, indices, tokens, _logprobs_by_token(outputs), strict=True
+        ):
             if (live := self._by_key.get(key)) is not None:
-                live.commit(index, token_id)
+                live.commit(index, token_id, logprobs)
         for finished in outputs.finished:
             if (live := self._by_key.get(finished.key)) is not None:
                 live.finish(finished)
@@ -299,3 +314,11 @@ class LiveRequests:
 
     async def wait_empty(self) -> None:
         await self._empty.wait()
+
+
+def _logprobs_by_token(outputs: Outputs) -> Sequence[Logprobs]:
+    if not outputs.logprob_counts:
+        return [()] * len(memoryview(outputs.tokens).cast("i"))
+    ids, values = memoryview(outputs.logprob_ids), memoryview(outputs.logprobs)
+    pairs = zip(ids.cast("i"), values.cast("f"), strict=True)
+    return [list(islice(pairs, count)) for count in outputs.logprob_counts]

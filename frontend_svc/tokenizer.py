@@ -35,6 +35,9 @@ class Tokenizer(Protocol):
 
     def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer: ...
 
+    def token_text(self, token_id: int) -> str:
+        """Of one token by itself, special or not; U+FFFD stands for a part of a character."""
+
 
 class ByteTokenizer:
     """Ids 0 to 255 are bytes; other ids have no text. For models without a tokenizer (the hash
@@ -55,6 +58,9 @@ class ByteTokenizer:
         return PieceDetokenizer(
             self._pieces, self._special_ids if skip_special_tokens else frozenset()
         )
+
+    def token_text(self, token_id: int) -> str:
+        return self._pieces[token_id].decode(errors="replace")
 
 
 class _Bytes(dict[int, bytes]):
@@ -98,6 +104,12 @@ class FileTokenizer:
             )
         skipped = self._special_ids if skip_special_tokens else frozenset[int]()
         return PieceDetokenizer(self._pieces, skipped, self._pieces.leading_spaces)
+
+    def token_text(self, token_id: int) -> str:
+        if self._pieces is None:
+            text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
+            return text
+        return self._pieces[token_id].decode(errors="replace")
 
     def _with_one_bos(self, ids: list[int]) -> list[int]:
         """The text may bring its own beginning token; models were never shown two."""

@@ -12,7 +12,7 @@ from frontend_svc import errors
 from frontend_svc.errors import Violation
 from frontend_svc.served_model import ServedModel
 from svc_wire.frontend_link import Sampling
-from svc_wire.ids import STOP_IDS_MAX
+from svc_wire.ids import LOGPROBS_MAX, PENALTY_MAX, REPETITION_PENALTY_MIN, STOP_IDS_MAX
 from twostroke.v1 import generation_pb2 as pb
 
 REQUEST_ID_MAX = 128
@@ -41,6 +41,8 @@ class CheckedRequest:
     wants_text: bool
     wants_token_ids: bool
     skip_special_tokens: bool
+    logprobs: int | None
+    """So many alternatives to each token; None: no log-probabilities."""
 
 
 def check(request: pb.GenerateRequest, model: ServedModel, seed: int) -> CheckedRequest:
@@ -64,6 +66,7 @@ def check(request: pb.GenerateRequest, model: ServedModel, seed: int) -> Checked
         wants_token_ids=_wants_token_ids(output),
         skip_special_tokens=output.skip_special_tokens
         or not output.HasField("skip_special_tokens"),
+        logprobs=output.logprobs if output.HasField("logprobs") else None,
     )
 
 
@@ -79,6 +82,11 @@ def _resolved(sampling: pb.SamplingParams, model: ServedModel, seed: int) -> Sam
         top_k=top_k,
         top_p=sampling.top_p if sampling.HasField("top_p") else 1.0,
         min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty
+        if sampling.HasField("repetition_penalty")
+        else 1.0,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
         seed=sampling.seed if sampling.HasField("seed") else seed,
     )
 
@@ -97,6 +105,9 @@ def _violations(request: pb.GenerateRequest, model: ServedModel) -> Iterator[Vio
     yield from _resume_violations(request, model)
     yield from _sampling_violations(request.sampling)
     yield from _stop_violations(request.stop, model)
+    most = min(LOGPROBS_MAX, model.vocab_size)
+    if request.output.logprobs > most:
+        yield Violation("output.logprobs", f"must be at most {most}, is {request.output.logprobs}")
 
 
 def _resume_violations(request: pb.GenerateRequest, model: ServedModel) -> Iterator[Violation]:
@@ -146,6 +157,19 @@ def _sampling_violations(sampling: pb.SamplingParams) -> Iterator[Violation]:
         yield Violation("sampling.top_p", f"must be in (0, 1], is {sampling.top_p:g}")
     if not 0 <= sampling.min_p <= 1:
         yield Violation("sampling.min_p", f"must be in [0, 1], is {sampling.min_p:g}")
+    if sampling.HasField("repetition_penalty"):
+        yield from _outside(sampling, "repetition_penalty", REPETITION_PENALTY_MIN, PENALTY_MAX)
+    yield from _outside(sampling, "presence_penalty", -PENALTY_MAX, PENALTY_MAX)
+    yield from _outside(sampling, "frequency_penalty", -PENALTY_MAX, PENALTY_MAX)
+
+
+def _outside(
+    sampling: pb.SamplingParams, name: str, low: float, high: float
+) -> Iterator[Violation]:
+    """A Violation unless the field is in [low, high]."""
+    value: float = getattr(sampling, name)
+    if not low <= value <= high:
+        yield Violation(f"sampling.{name}", f"must be between {low:g} and {high:g}, is {value:g}")
 
 
 def _stop_violations(stop: pb.StopCriteria, model: ServedModel) -> Iterator[Violation]:

@@ -4,7 +4,7 @@ A front end that is silent for too long, or too slow to take its messages, is dr
 must never hold up the others or the executor. Its requests may be taken over by others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,6 +39,10 @@ MESSAGES_MAX = 10_000
 log = structlog.get_logger(service="scheduler")
 
 
+Logprobs = Sequence[tuple[int, float]]
+"""(id, log-probability) of a token itself, then of the most likely ones; empty if nobody asked."""
+
+
 @dataclass(slots=True, eq=False)
 class Frontend:
     """One attached front end."""
@@ -57,7 +61,21 @@ class _Pending:
     keys: list[int] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    logprobs: list[tuple[int, float]] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
+
+    def outputs(self) -> Outputs:
+        ids, values = zip(*self.logprobs, strict=True) if self.logprobs else ((), ())
+        return Outputs(
+            np.array(self.keys, "<u8").tobytes(),
+            np.array(self.indices, "<i4").tobytes(),
+            np.array(self.tokens, "<i4").tobytes(),
+            tuple(self.finished),
+            bytes(self.counts) if self.logprobs else b"",
+            np.array(ids, "<i4").tobytes(),
+            np.array(values, "<f4").tobytes(),
+        )
 
 
 Request = Submit | Abort | AskPolicy
@@ -195,13 +213,15 @@ class Frontends:
     def tell_policy(self, frontend: Frontend, answer: PolicyInForce) -> None:
         self._send(frontend.identity, answer)
 
-    def add_token(self, seq_id: SeqId, index: int, token: int) -> None:
+    def add_token(self, seq_id: SeqId, index: int, token: int, logprobs: Logprobs = ()) -> None:
         """Adds a token to what its front end is sent at the next `flush`."""
         if (owner := self._owner.get(seq_id)) is not None:
             pending = self._pending.setdefault(owner[0], _Pending())
             pending.keys.append(owner[1])
             pending.indices.append(index)
             pending.tokens.append(token)
+            pending.counts.append(len(logprobs))
+            pending.logprobs.extend(logprobs)
 
     def finish(self, seq_id: SeqId, finished: Finished) -> None:
         """Adds an end to what its front end is sent at the next `flush`, and forgets the sequence.
@@ -223,13 +243,7 @@ class Frontends:
         """Sends what was added, one message a front end."""
         pending, self._pending = self._pending, {}
         for frontend, batch in pending.items():
-            outputs = Outputs(
-                np.array(batch.keys, "<u8").tobytes(),
-                np.array(batch.indices, "<i4").tobytes(),
-                np.array(batch.tokens, "<i4").tobytes(),
-                tuple(batch.finished),
-            )
-            self._send(frontend.identity, outputs)
+            self._send(frontend.identity, batch.outputs())
 
     def broadcast(self, status: Status) -> None:
         for identity in list(self._by_identity):

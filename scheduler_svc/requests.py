@@ -75,13 +75,14 @@ class Requests:
     def _hand_over(self, seq_id: SeqId, frontend: Frontend, submit: Submit) -> bool:
         """Gives a sequence to the front end whose client has come back, with the tokens since.
 
-        False if it has ended, or is not what the client has begun to read.
+        False if it has ended, is not what the client has begun to read, or has gone on with
+        something that cannot be told any more.
         """
         self.deliver()  # or what is under way to the old owner would come to the new one twice
         begun = np.concatenate([_ids(submit.prompt), _ids(submit.output)])
         since = self._core.continuation(seq_id, begun)
-        if since is None:
-            return False
+        if since is None or (len(since) and submit.logprobs is not None):
+            return False  # nobody keeps log-probabilities, so those tokens must be sampled again
         self._orphans.remove(seq_id)
         self._frontends.accept(frontend, submit.key, seq_id)
         for index, token in enumerate(since.tolist(), len(_ids(submit.output))):
@@ -130,11 +131,15 @@ class Requests:
         """Passes on what steps brought."""
         outputs, self._undelivered = self._undelivered, []
         for output in outputs:
-            seq_ids, indices, tokens = output.seq_ids, output.indices, output.tokens
-            for seq_id, index, token in zip(
-                seq_ids.tolist(), indices.tolist(), tokens.tolist(), strict=True
+            told = output.logprobs
+            for seq_id, index, token, logprobs in zip(
+                output.seq_ids.tolist(),
+                output.indices.tolist(),
+                output.tokens.tolist(),
+                told.by_token() if told is not None else [()] * len(output.tokens),
+                strict=True,
             ):
-                self._frontends.add_token(seq_id, index, token)
+                self._frontends.add_token(seq_id, index, token, logprobs)
             self.end(output.endings)
 
     def end(self, endings: Iterable[Ending]) -> None:
@@ -184,5 +189,6 @@ def _request_of(submit: Submit, *, was_accepted: bool) -> Request:
         priority=submit.priority,
         tenant=submit.tenant,
         expected_tokens=submit.expected_tokens,
+        logprobs=submit.logprobs,
         deadline_s=submit.deadline_ns / 1e9 if submit.deadline_ns else math.inf,
     )

@@ -97,6 +97,9 @@ class Submit(Message, frozen=True):
     """Names the answer whatever front end has it: STREAM_BYTES, drawn at random. If a request of
     this name is alive and has begun with this prompt and output, it gets this key, and goes on."""
 
+    logprobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Log-probabilities of the tokens are wanted, with so many alternatives to each."""
+
     def __post_init__(self) -> None:
         if len(self.stream) not in (0, STREAM_BYTES):
             raise ValueError(f"a stream's name of {len(self.stream)} bytes")
@@ -204,6 +207,12 @@ class Outputs(Message, frozen=True):
     """int32[n]."""
     finished: tuple[Finished, ...]
     """Ends, to be handled after the tokens."""
+    logprob_counts: bytes = b""
+    """uint8[n]: how many log-probabilities each token has, its own among them; empty: none has."""
+    logprob_ids: bytes = b""
+    """int32[m], the sum of the counts: of each token its own id, then the most likely ones."""
+    logprobs: bytes = b""
+    """float32[m]."""
 
     def __post_init__(self) -> None:
         count = len(self.tokens) // _INT32_BYTES
@@ -213,6 +222,11 @@ class Outputs(Message, frozen=True):
             count * _INT32_BYTES,
         ):
             raise ValueError("keys, indices and tokens are not of one length")
+        told = sum(self.logprob_counts) * _INT32_BYTES
+        if len(self.logprob_counts) not in (0, count) or (
+            (len(self.logprob_ids), len(self.logprobs)) != (told, told)
+        ):
+            raise ValueError("log-probabilities do not fit their counts")
 
 
 class Status(Message, frozen=True):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -136,6 +137,11 @@ class OutputLogprobs:
     counts: Bytes  # [N] 0 for tokens whose request asked for none
     ids: Int32s  # [M]
     values: Float32s  # [M]
+
+    def by_token(self) -> list[list[tuple[int, float]]]:
+        """[N] the (id, log-probability) pairs of each token."""
+        pairs = zip(self.ids.tolist(), self.values.tolist(), strict=True)
+        return [list(islice(pairs, count)) for count in self.counts.tolist()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -46,6 +46,12 @@ def echo(submit: Submit) -> Sequence[int]:
     return prompt_of(submit)[: submit.max_tokens]
 
 
+def logprobs_of(submit: Submit, token: int) -> list[tuple[int, float]]:
+    """What it tells of a token, for itself and for the alternatives that were asked for."""
+    asked = submit.logprobs
+    return [] if asked is None else [(token + k, -(token + k) / 2) for k in range(1 + asked)]
+
+
 def prompt_of(submit: Submit) -> list[int]:
     prompt: list[int] = np.frombuffer(submit.prompt, "<i4").tolist()
     return prompt
@@ -198,6 +204,7 @@ class FakeScheduler:
                 np.array([*indices], "<i4").tobytes(),
                 np.array([*tokens], "<i4").tobytes(),
                 ends,
+                *self._told(key, tokens),
             ),
         )
 
@@ -218,6 +225,15 @@ class FakeScheduler:
         """Behaves from now on as after a restart."""
         self._frontends.clear()
         self.live.clear()
+
+    def _told(self, key: int, tokens: Sequence[int]) -> tuple[bytes, bytes, bytes]:
+        submit = self.submits[key]
+        if submit.logprobs is None:
+            return b"", b"", b""
+        each = [logprobs_of(submit, token) for token in tokens]
+        ids = np.array([token for pairs in each for token, _ in pairs], "<i4")
+        values = np.array([value for pairs in each for _, value in pairs], "<f4")
+        return bytes(map(len, each)), ids.tobytes(), values.tobytes()
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -63,6 +63,15 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
             Detach(),
             AskPolicy(3, "fair", {"weight.a": "2"}),
             Submit(8, b"\1\0\0\0", 4, expected_tokens=2, deadline_ns=10**18),
+            Submit(
+                9,
+                b"\1\0\0\0",
+                4,
+                sampling=Sampling(
+                    repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.25
+                ),
+                logprobs=1,
+            ),
             Submit(9, b"\1\0\0\0", 4, stream=bytes(range(STREAM_BYTES))),
         ],
     ),
@@ -74,6 +83,15 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
             Rejected(7, RejectReason.TOO_LONG, "too long"),
             Outputs(b"\7" + bytes(7), bytes(4), b"\5\0\0\0", (FINISHED,)),
             Outputs(b"", b"", b"", ()),
+            Outputs(
+                b"\7" + bytes(7),
+                bytes(4),
+                b"\5\0\0\0",
+                (),
+                b"\2",
+                b"\5\0\0\0\6\0\0\0",
+                b"\0\0\x80\xbf\0\0\0\xc0",
+            ),
             Status(True, "", "fcfs", 1, 2, 3, 12, 5, 100, 90, 1, 1, 0, 0.75),
             PolicyInForce(
                 3, "", "fair", ("fcfs",), 1, "it raised", 2, (TenantUsage("a", 1, 2, 3, 4, 5),)

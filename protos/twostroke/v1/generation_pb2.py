@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtwostroke/v1/generation.proto\x12\x0ctwostroke.v1\"\xc9\x03\n\x0fGenerateRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05model\x18\x02 \x01(\tH\x02\x88\x01\x01\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x18.twostroke.v1.ChatPromptH\x00\x12+\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x16.twostroke.v1.TokenIdsH\x00\x12.\n\x08sampling\x18\x06 \x01(\x0b\x32\x1c.twostroke.v1.SamplingParams\x12(\n\x04stop\x18\x07 \x01(\x0b\x32\x1a.twostroke.v1.StopCriteria\x12+\n\x06output\x18\x08 \x01(\x0b\x32\x1b.twostroke.v1.OutputOptions\x12\x15\n\x08priority\x18\n \x01(\x05H\x03\x88\x01\x01\x12\x13\n\x06tenant\x18\x0b \x01(\tH\x04\x88\x01\x01\x12)\n\x06resume\x18\x10 \x01(\x0b\x32\x14.twostroke.v1.ResumeH\x05\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\x08\n\x06_modelB\x0b\n\t_priorityB\t\n\x07_tenantB\t\n\x07_resume\"*\n\x06Resume\x12\r\n\x05token\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"w\n\nChatPrompt\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.twostroke.v1.ChatMessage\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x18\n\x16_add_generation_prompt\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xb0\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seed\"\x96\x02\n\x0cStopCriteria\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07strings\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12 \n\x13include_stop_string\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nignore_eos\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12\x1c\n\x0f\x65xpected_tokens\x18\x07 \x01(\rH\x04\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x16\n\x14_include_stop_stringB\r\n\x0b_ignore_eosB\x12\n\x10_expected_tokens\"\x8b\x01\n\rOutputOptions\x12\x11\n\x04text\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x16\n\ttoken_ids\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x02\x88\x01\x01\x42\x07\n\x05_textB\x0c\n\n_token_idsB\x16\n\x14_skip_special_tokens\"\xb8\x01\n\x10GenerateResponse\x12-\n\x06prompt\x18\x01 \x01(\x0b\x32\x18.twostroke.v1.PromptInfoH\x00\x88\x01\x01\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x14.twostroke.v1.FinishH\x01\x88\x01\x01\x42\t\n\x07_promptB\t\n\x07_finish\"5\n\nPromptInfo\x12\x13\n\x0btoken_count\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\xaf\x01\n\x06\x46inish\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.twostroke.v1.FinishReason\x12\x12\n\x08token_id\x18\x02 \x01(\rH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\"\n\x05usage\x18\x04 \x01(\x0b\x32\x13.twostroke.v1.Usage\x12&\n\x07timings\x18\x05 \x01(\x0b\x32\x15.twostroke.v1.TimingsB\t\n\x07matched\"a\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x13\n\x0bpreemptions\x18\x04 \x01(\r\"c\n\x07Timings\x12\x11\n\tqueued_ms\x18\x01 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\x02 \x01(\x01\x12\x10\n\x08total_ms\x18\x03 \x01(\x01\x12\x1b\n\x13\x65xecutor_busy_share\x18\x04 \x01(\x01\"\x15\n\x13GetModelInfoRequest\"\xa6\x01\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x13sequence_length_max\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x19\n\x11has_chat_template\x18\x07 \x01(\x08\"\x18\n\x16GetServerStatusRequest\"\xa1\x02\n\x17GetServerStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07running\x18\x06 \x01(\r\x12\x14\n\x0c\x62locks_total\x18\x07 \x01(\r\x12\x13\n\x0b\x62locks_free\x18\x08 \x01(\r\x12\r\n\x05steps\x18\t \x01(\x04\x12\x15\n\routput_tokens\x18\n \x01(\x04\x12\x13\n\x0bpreemptions\x18\x0b \x01(\x04\x12\x1b\n\x13\x65xecutor_busy_share\x18\x0c \x01(\x01\x12\x11\n\tswaps_out\x18\r \x01(\x04\x12\x10\n\x08swaps_in\x18\x0e \x01(\x04*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32`\n\x11GenerationService\x12K\n\x08Generate\x12\x1d.twostroke.v1.GenerateRequest\x1a\x1e.twostroke.v1.GenerateResponse0\x01\x32\xc5\x01\n\x0cModelService\x12U\n\x0cGetModelInfo\x12!.twostroke.v1.GetModelInfoRequest\x1a\".twostroke.v1.GetModelInfoResponse\x12^\n\x0fGetServerStatus\x12$.twostroke.v1.GetServerStatusRequest\x1a%.twostroke.v1.GetServerStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtwostroke/v1/generation.proto\x12\x0ctwostroke.v1\"\xc9\x03\n\x0fGenerateRequest\x12\x17\n\nrequest_id\x18\x01 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05model\x18\x02 \x01(\tH\x02\x88\x01\x01\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12(\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x18.twostroke.v1.ChatPromptH\x00\x12+\n\ttoken_ids\x18\x05 \x01(\x0b\x32\x16.twostroke.v1.TokenIdsH\x00\x12.\n\x08sampling\x18\x06 \x01(\x0b\x32\x1c.twostroke.v1.SamplingParams\x12(\n\x04stop\x18\x07 \x01(\x0b\x32\x1a.twostroke.v1.StopCriteria\x12+\n\x06output\x18\x08 \x01(\x0b\x32\x1b.twostroke.v1.OutputOptions\x12\x15\n\x08priority\x18\n \x01(\x05H\x03\x88\x01\x01\x12\x13\n\x06tenant\x18\x0b \x01(\tH\x04\x88\x01\x01\x12)\n\x06resume\x18\x10 \x01(\x0b\x32\x14.twostroke.v1.ResumeH\x05\x88\x01\x01\x42\x08\n\x06promptB\r\n\x0b_request_idB\x08\n\x06_modelB\x0b\n\t_priorityB\t\n\x07_tenantB\t\n\x07_resume\"*\n\x06Resume\x12\r\n\x05token\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"w\n\nChatPrompt\x12+\n\x08messages\x18\x01 \x03(\x0b\x32\x19.twostroke.v1.ChatMessage\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x18\n\x16_add_generation_prompt\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xd2\x02\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05top_k\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x02H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x08 \x01(\x02H\x07\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x13\n\x11_presence_penaltyB\x14\n\x12_frequency_penalty\"\x96\x02\n\x0cStopCriteria\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nmin_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07strings\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12 \n\x13include_stop_string\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x17\n\nignore_eos\x18\x06 \x01(\x08H\x03\x88\x01\x01\x12\x1c\n\x0f\x65xpected_tokens\x18\x07 \x01(\rH\x04\x88\x01\x01\x42\r\n\x0b_max_tokensB\r\n\x0b_min_tokensB\x16\n\x14_include_stop_stringB\r\n\x0b_ignore_eosB\x12\n\x10_expected_tokens\"\xaf\x01\n\rOutputOptions\x12\x11\n\x04text\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x16\n\ttoken_ids\x18\x02 \x01(\x08H\x01\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x15\n\x08logprobs\x18\x04 \x01(\rH\x03\x88\x01\x01\x42\x07\n\x05_textB\x0c\n\n_token_idsB\x16\n\x14_skip_special_tokensB\x0b\n\t_logprobs\"\xe7\x01\n\x10GenerateResponse\x12-\n\x06prompt\x18\x01 \x01(\x0b\x32\x18.twostroke.v1.PromptInfoH\x00\x88\x01\x01\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12)\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x14.twostroke.v1.FinishH\x01\x88\x01\x01\x12-\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1b.twostroke.v1.TokenLogprobsB\t\n\x07_promptB\t\n\x07_finish\"Z\n\rTokenLogprobs\x12%\n\x06\x63hosen\x18\x01 \x01(\x0b\x32\x15.twostroke.v1.Logprob\x12\"\n\x03top\x18\x02 \x03(\x0b\x32\x15.twostroke.v1.Logprob\":\n\x07Logprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\"5\n\nPromptInfo\x12\x13\n\x0btoken_count\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\xaf\x01\n\x06\x46inish\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.twostroke.v1.FinishReason\x12\x12\n\x08token_id\x18\x02 \x01(\rH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\"\n\x05usage\x18\x04 \x01(\x0b\x32\x13.twostroke.v1.Usage\x12&\n\x07timings\x18\x05 \x01(\x0b\x32\x15.twostroke.v1.TimingsB\t\n\x07matched\"a\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x13\n\x0bpreemptions\x18\x04 \x01(\r\"c\n\x07Timings\x12\x11\n\tqueued_ms\x18\x01 \x01(\x01\x12\x16\n\x0e\x66irst_token_ms\x18\x02 \x01(\x01\x12\x10\n\x08total_ms\x18\x03 \x01(\x01\x12\x1b\n\x13\x65xecutor_busy_share\x18\x04 \x01(\x01\"\x15\n\x13GetModelInfoRequest\"\xa6\x01\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x13sequence_length_max\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\reos_token_ids\x18\x04 \x03(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x19\n\x11has_chat_template\x18\x07 \x01(\x08\"\x18\n\x16GetServerStatusRequest\"\xa1\x02\n\x17GetServerStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\x12\r\n\x05\x64\x65pth\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07running\x18\x06 \x01(\r\x12\x14\n\x0c\x62locks_total\x18\x07 \x01(\r\x12\x13\n\x0b\x62locks_free\x18\x08 \x01(\r\x12\r\n\x05steps\x18\t \x01(\x04\x12\x15\n\routput_tokens\x18\n \x01(\x04\x12\x13\n\x0bpreemptions\x18\x0b \x01(\x04\x12\x1b\n\x13\x65xecutor_busy_share\x18\x0c \x01(\x01\x12\x11\n\tswaps_out\x18\r \x01(\x04\x12\x10\n\x08swaps_in\x18\x0e \x01(\x04*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32`\n\x11GenerationService\x12K\n\x08Generate\x12\x1d.twostroke.v1.GenerateRequest\x1a\x1e.twostroke.v1.GenerateResponse0\x01\x32\xc5\x01\n\x0cModelService\x12U\n\x0cGetModelInfo\x12!.twostroke.v1.GetModelInfoRequest\x1a\".twostroke.v1.GetModelInfoResponse\x12^\n\x0fGetServerStatus\x12$.twostroke.v1.GetServerStatusRequest\x1a%.twostroke.v1.GetServerStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'twostroke.v1.generation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=2475
-  _globals['_FINISHREASON']._serialized_end=2570
+  _globals['_FINISHREASON']._serialized_start=2872
+  _globals['_FINISHREASON']._serialized_end=2967
   _globals['_GENERATEREQUEST']._serialized_start=48
   _globals['_GENERATEREQUEST']._serialized_end=505
   _globals['_RESUME']._serialized_start=507
@@ -44,31 +44,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENIDS']._serialized_start=718
   _globals['_TOKENIDS']._serialized_end=741
   _globals['_SAMPLINGPARAMS']._serialized_start=744
-  _globals['_SAMPLINGPARAMS']._serialized_end=920
-  _globals['_STOPCRITERIA']._serialized_start=923
-  _globals['_STOPCRITERIA']._serialized_end=1201
-  _globals['_OUTPUTOPTIONS']._serialized_start=1204
-  _globals['_OUTPUTOPTIONS']._serialized_end=1343
-  _globals['_GENERATERESPONSE']._serialized_start=1346
-  _globals['_GENERATERESPONSE']._serialized_end=1530
-  _globals['_PROMPTINFO']._serialized_start=1532
-  _globals['_PROMPTINFO']._serialized_end=1585
-  _globals['_FINISH']._serialized_start=1588
-  _globals['_FINISH']._serialized_end=1763
-  _globals['_USAGE']._serialized_start=1765
-  _globals['_USAGE']._serialized_end=1862
-  _globals['_TIMINGS']._serialized_start=1864
-  _globals['_TIMINGS']._serialized_end=1963
-  _globals['_GETMODELINFOREQUEST']._serialized_start=1965
-  _globals['_GETMODELINFOREQUEST']._serialized_end=1986
-  _globals['_GETMODELINFORESPONSE']._serialized_start=1989
-  _globals['_GETMODELINFORESPONSE']._serialized_end=2155
-  _globals['_GETSERVERSTATUSREQUEST']._serialized_start=2157
-  _globals['_GETSERVERSTATUSREQUEST']._serialized_end=2181
-  _globals['_GETSERVERSTATUSRESPONSE']._serialized_start=2184
-  _globals['_GETSERVERSTATUSRESPONSE']._serialized_end=2473
-  _globals['_GENERATIONSERVICE']._serialized_start=2572
-  _globals['_GENERATIONSERVICE']._serialized_end=2668
-  _globals['_MODELSERVICE']._serialized_start=2671
-  _globals['_MODELSERVICE']._serialized_end=2868
+  _globals['_SAMPLINGPARAMS']._serialized_end=1082
+  _globals['_STOPCRITERIA']._serialized_start=1085
+  _globals['_STOPCRITERIA']._serialized_end=1363
+  _globals['_OUTPUTOPTIONS']._serialized_start=1366
+  _globals['_OUTPUTOPTIONS']._serialized_end=1541
+  _globals['_GENERATERESPONSE']._serialized_start=1544
+  _globals['_GENERATERESPONSE']._serialized_end=1775
+  _globals['_TOKENLOGPROBS']._serialized_start=1777
+  _globals['_TOKENLOGPROBS']._serialized_end=1867
+  _globals['_LOGPROB']._serialized_start=1869
+  _globals['_LOGPROB']._serialized_end=1927
+  _globals['_PROMPTINFO']._serialized_start=1929
+  _globals['_PROMPTINFO']._serialized_end=1982
+  _globals['_FINISH']._serialized_start=1985
+  _globals['_FINISH']._serialized_end=2160
+  _globals['_USAGE']._serialized_start=2162
+  _globals['_USAGE']._serialized_end=2259
+  _globals['_TIMINGS']._serialized_start=2261
+  _globals['_TIMINGS']._serialized_end=2360
+  _globals['_GETMODELINFOREQUEST']._serialized_start=2362
+  _globals['_GETMODELINFOREQUEST']._serialized_end=2383
+  _globals['_GETMODELINFORESPONSE']._serialized_start=2386
+  _globals['_GETMODELINFORESPONSE']._serialized_end=2552
+  _globals['_GETSERVERSTATUSREQUEST']._serialized_start=2554
+  _globals['_GETSERVERSTATUSREQUEST']._serialized_end=2578
+  _globals['_GETSERVERSTATUSRESPONSE']._serialized_start=2581
+  _globals['_GETSERVERSTATUSRESPONSE']._serialized_end=2870
+  _globals['_GENERATIONSERVICE']._serialized_start=2969
+  _globals['_GENERATIONSERVICE']._serialized_end=3065
+  _globals['_MODELSERVICE']._serialized_start=3068
+  _globals['_MODELSERVICE']._serialized_end=3265
 # @@protoc_insertion_point(module_scope)

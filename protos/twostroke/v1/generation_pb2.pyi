@@ -242,7 +242,10 @@ global___TokenIds = TokenIds
 
 @typing.final
 class SamplingParams(google.protobuf.message.Message):
-    """How the next token is chosen. Filters apply in the order top_k, top_p, min_p, after temperature."""
+    """How the next token is chosen: penalties change the scores of tokens, the temperature scales them,
+    then filters apply in the order top_k, top_p, min_p. Penalties hold for greedy choice, too. A request
+    with penalties takes nothing from the prefix cache.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -251,6 +254,9 @@ class SamplingParams(google.protobuf.message.Message):
     TOP_P_FIELD_NUMBER: builtins.int
     MIN_P_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: builtins.int
     temperature: builtins.float
     """0 is greedy (the most likely token, always). Range 0 to 10. Absent: 1."""
     top_k: builtins.int
@@ -263,6 +269,16 @@ class SamplingParams(google.protobuf.message.Message):
     """The token at a position is a pure function of model, prompt, these parameters and the seed:
     alone or in a batch, after pre-emption or a restart. Absent: drawn at random.
     """
+    repetition_penalty: builtins.float
+    """Scores of tokens that are in the prompt or in the output so far are divided by this if they are
+    positive, and multiplied if not: above 1 for less repetition. Range 0.01 to 2. Absent: 1.
+    """
+    presence_penalty: builtins.float
+    """Taken off the scores of tokens that are in the output so far. Range -2 to 2. Absent: 0."""
+    frequency_penalty: builtins.float
+    """Taken off the scores of tokens once for each time they are in the output so far. Range -2 to 2.
+    Absent: 0.
+    """
     def __init__(
         self,
         *,
@@ -271,11 +287,20 @@ class SamplingParams(google.protobuf.message.Message):
         top_p: builtins.float | None = ...,
         min_p: builtins.float | None = ...,
         seed: builtins.int | None = ...,
+        repetition_penalty: builtins.float | None = ...,
+        presence_penalty: builtins.float | None = ...,
+        frequency_penalty: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_min_p", b"_min_p", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "min_p", b"min_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_min_p", b"_min_p", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "min_p", b"min_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_frequency_penalty", b"_frequency_penalty"]) -> typing.Literal["frequency_penalty"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_p", b"_min_p"]) -> typing.Literal["min_p"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_presence_penalty", b"_presence_penalty"]) -> typing.Literal["presence_penalty"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_repetition_penalty", b"_repetition_penalty"]) -> typing.Literal["repetition_penalty"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
     @typing.overload
@@ -359,21 +384,29 @@ class OutputOptions(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
     text: builtins.bool
     """Send text. Absent: true."""
     token_ids: builtins.bool
     """Send token ids. Absent: true."""
     skip_special_tokens: builtins.bool
     """Leave special tokens out of the text. Absent: true."""
+    logprobs: builtins.int
+    """Send the log-probability of each token, and of so many of the most likely ones beside it. Range 0
+    (its own only) to 20, or the size of the vocabulary. Absent: none.
+    """
     def __init__(
         self,
         *,
         text: builtins.bool | None = ...,
         token_ids: builtins.bool | None = ...,
         skip_special_tokens: builtins.bool | None = ...,
+        logprobs: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_skip_special_tokens", b"_skip_special_tokens", "_text", b"_text", "_token_ids", b"_token_ids", "skip_special_tokens", b"skip_special_tokens", "text", b"text", "token_ids", b"token_ids"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_skip_special_tokens", b"_skip_special_tokens", "_text", b"_text", "_token_ids", b"_token_ids", "skip_special_tokens", b"skip_special_tokens", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_logprobs", b"_logprobs", "_skip_special_tokens", b"_skip_special_tokens", "_text", b"_text", "_token_ids", b"_token_ids", "logprobs", b"logprobs", "skip_special_tokens", b"skip_special_tokens", "text", b"text", "token_ids", b"token_ids"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_logprobs", b"_logprobs", "_skip_special_tokens", b"_skip_special_tokens", "_text", b"_text", "_token_ids", b"_token_ids", "logprobs", b"logprobs", "skip_special_tokens", b"skip_special_tokens", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_logprobs", b"_logprobs"]) -> typing.Literal["logprobs"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_skip_special_tokens", b"_skip_special_tokens"]) -> typing.Literal["skip_special_tokens"] | None: ...
     @typing.overload
@@ -396,6 +429,7 @@ class GenerateResponse(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     TOKEN_IDS_FIELD_NUMBER: builtins.int
     FINISH_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
     first_index: builtins.int
     """Index of the first token of this message among the output tokens; the count so far if it has none."""
     text: builtins.str
@@ -412,6 +446,10 @@ class GenerateResponse(google.protobuf.message.Message):
     def finish(self) -> global___Finish:
         """In the last message only."""
 
+    @property
+    def logprobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TokenLogprobs]:
+        """One entry for each new token, in order, if the request asked."""
+
     def __init__(
         self,
         *,
@@ -420,15 +458,73 @@ class GenerateResponse(google.protobuf.message.Message):
         text: builtins.str = ...,
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
         finish: global___Finish | None = ...,
+        logprobs: collections.abc.Iterable[global___TokenLogprobs] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_finish", b"_finish", "_prompt", b"_prompt", "finish", b"finish", "prompt", b"prompt"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_finish", b"_finish", "_prompt", b"_prompt", "finish", b"finish", "first_index", b"first_index", "prompt", b"prompt", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_finish", b"_finish", "_prompt", b"_prompt", "finish", b"finish", "first_index", b"first_index", "logprobs", b"logprobs", "prompt", b"prompt", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_finish", b"_finish"]) -> typing.Literal["finish"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_prompt", b"_prompt"]) -> typing.Literal["prompt"] | None: ...
 
 global___GenerateResponse = GenerateResponse
+
+@typing.final
+class TokenLogprobs(google.protobuf.message.Message):
+    """What the model thought of a token and of others in its place. The probabilities are the model's own:
+    before penalties, temperature and filters, and as if no token were banned.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHOSEN_FIELD_NUMBER: builtins.int
+    TOP_FIELD_NUMBER: builtins.int
+    @property
+    def chosen(self) -> global___Logprob:
+        """The token that was chosen."""
+
+    @property
+    def top(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Logprob]:
+        """The most likely ones, the first first; the chosen one too if it is among them. As many as the
+        request asked for.
+        """
+
+    def __init__(
+        self,
+        *,
+        chosen: global___Logprob | None = ...,
+        top: collections.abc.Iterable[global___Logprob] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["chosen", b"chosen"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chosen", b"chosen", "top", b"top"]) -> None: ...
+
+global___TokenLogprobs = TokenLogprobs
+
+@typing.final
+class Logprob(google.protobuf.message.Message):
+    """The natural logarithm of a token's probability."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    LOGPROB_FIELD_NUMBER: builtins.int
+    token_id: builtins.int
+    """The token."""
+    text: builtins.str
+    """Its text by itself; U+FFFD stands for a part of a character. Empty if it has none."""
+    logprob: builtins.float
+    """At most 0; negative infinity for a token that the model excludes."""
+    def __init__(
+        self,
+        *,
+        token_id: builtins.int = ...,
+        text: builtins.str = ...,
+        logprob: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprob", b"logprob", "text", b"text", "token_id", b"token_id"]) -> None: ...
+
+global___Logprob = Logprob
 
 @typing.final
 class PromptInfo(google.protobuf.message.Message):

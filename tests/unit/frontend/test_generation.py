@@ -52,6 +52,28 @@ async def test_text_in_text_out() -> None:
 
 
 @in_loop
+async def test_log_probabilities_come_with_the_tokens() -> None:
+    async with served() as it:
+        request = pb.GenerateRequest(text="hé", output=pb.OutputOptions(logprobs=1))
+        got = await receive(it.generate(request))
+        told = [entry for message in got.messages for entry in message.logprobs]
+        assert [entry.chosen.token_id for entry in told] == [104, 0xC3, 0xA9]
+        assert told[0] == pb.TokenLogprobs(
+            chosen=pb.Logprob(token_id=104, text="h", logprob=-52),
+            top=[pb.Logprob(token_id=105, text="i", logprob=-52.5)],
+        )
+        assert told[1].chosen.text == "\ufffd", "half a character"
+        for message in got.messages:
+            assert len(message.logprobs) == len(message.token_ids)
+        got = await receive(it.generate(pb.GenerateRequest(text="h")))
+        assert not any(message.logprobs for message in got.messages)
+        request.output.logprobs = 0
+        got = await receive(it.generate(request))
+        told = [entry for message in got.messages for entry in message.logprobs]
+        assert [len(entry.top) for entry in told] == [0, 0, 0]
+
+
+@in_loop
 async def test_what_the_last_message_tells() -> None:
     async with served() as it:
         got = await receive(it.generate(pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, EOS]))))

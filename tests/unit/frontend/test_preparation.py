@@ -78,7 +78,16 @@ def test_all_that_is_given_arrives() -> None:
     request = pb.GenerateRequest(
         model="fake",
         request_id="x" * 128,
-        sampling=pb.SamplingParams(temperature=0, top_k=7, top_p=0.5, min_p=0.25, seed=-(2**63)),
+        sampling=pb.SamplingParams(
+            temperature=0,
+            top_k=7,
+            top_p=0.5,
+            min_p=0.25,
+            seed=-(2**63),
+            repetition_penalty=2,
+            presence_penalty=-2,
+            frequency_penalty=0.5,
+        ),
         stop=pb.StopCriteria(
             max_tokens=98,
             min_tokens=98,
@@ -86,14 +95,24 @@ def test_all_that_is_given_arrives() -> None:
             token_ids=[7, 7, 299],
             ignore_eos=True,
         ),
-        output=pb.OutputOptions(text=False, token_ids=False, skip_special_tokens=False),
+        output=pb.OutputOptions(
+            text=False, token_ids=False, skip_special_tokens=False, logprobs=20
+        ),
         priority=-3,
     )
     prepared = ready(request)
     submit, checked = prepared.submit, prepared.checked
     assert submit.sampling == Sampling(
-        temperature=0.0, top_k=7, top_p=0.5, min_p=0.25, seed=-(2**63)
+        temperature=0.0,
+        top_k=7,
+        top_p=0.5,
+        min_p=0.25,
+        seed=-(2**63),
+        repetition_penalty=2.0,
+        presence_penalty=-2.0,
+        frequency_penalty=0.5,
     )
+    assert submit.logprobs == 20
     assert (submit.max_tokens, submit.min_tokens, submit.priority) == (98, 98, -3)
     assert submit.stop_ids == (7, 299)
     assert (checked.wants_text, checked.wants_token_ids, checked.skip_special_tokens) == (
@@ -102,6 +121,18 @@ def test_all_that_is_given_arrives() -> None:
         False,
     )
     assert prepared.text is not None, "stop strings need the text even if nobody else does"
+
+
+def test_the_smallest_repetition_penalty_is_a_hundredth() -> None:
+    """Which is a little less when it has come as a float32."""
+    request = pb.GenerateRequest(sampling=pb.SamplingParams(repetition_penalty=0.01))
+    assert ready(request).submit.sampling.repetition_penalty == pytest.approx(0.01)
+
+
+def test_own_log_probabilities_only_are_not_none() -> None:
+    assert ready(pb.GenerateRequest()).submit.logprobs is None
+    request = pb.GenerateRequest(output=pb.OutputOptions(logprobs=0))
+    assert ready(request).submit.logprobs == 0
 
 
 def test_text_that_nobody_needs_is_not_made() -> None:
@@ -165,6 +196,16 @@ def bad_requests() -> Iterator[tuple[pb.GenerateRequest, str]]:
     for min_p in (-0.5, 1.5, math.nan, -math.inf):
         sampling = pb.SamplingParams(min_p=min_p)
         yield pb.GenerateRequest(text="x", sampling=sampling), "sampling.min_p"
+    for value in (0.0, -1.0, 0.009, 2.001, math.nan, math.inf):
+        sampling = pb.SamplingParams(repetition_penalty=value)
+        yield pb.GenerateRequest(text="x", sampling=sampling), "sampling.repetition_penalty"
+    for value in (-2.001, 2.001, math.nan, -math.inf):
+        sampling = pb.SamplingParams(presence_penalty=value)
+        yield pb.GenerateRequest(text="x", sampling=sampling), "sampling.presence_penalty"
+        sampling = pb.SamplingParams(frequency_penalty=value)
+        yield pb.GenerateRequest(text="x", sampling=sampling), "sampling.frequency_penalty"
+    output = pb.OutputOptions(logprobs=21)
+    yield pb.GenerateRequest(text="x", output=output), "output.logprobs"
     for field, stop in {
         "stop.max_tokens": pb.StopCriteria(max_tokens=0),
         "stop.min_tokens": pb.StopCriteria(max_tokens=3, min_tokens=4),

@@ -17,7 +17,7 @@ from frontend_svc.text_stream import TextStream
 from frontend_svc.tokenizer import ByteTokenizer
 from svc_wire.frontend_link import Outputs, Rejected, Submit
 from svc_wire.ids import FinishReason, RejectReason
-from tests.support.fake_scheduler import finished
+from tests.support.fake_scheduler import finished, logprobs_of
 from tests.support.frontend import in_loop
 
 KEY = 7
@@ -32,12 +32,17 @@ class Aborts(dict[int, FinishReason]):
 
 
 def live_request(
-    *stops: str, key: int = KEY, text: bool = True, ids: bool = True, buffer_tokens: int = 100
+    *stops: str,
+    key: int = KEY,
+    text: bool = True,
+    ids: bool = True,
+    logprobs: int | None = None,
+    buffer_tokens: int = 100,
 ) -> tuple[LiveRequest, Aborts]:
     detokenizer = ByteTokenizer().detokenizer(skip_special_tokens=True)
     compiled = StopStrings(stops) if stops else None
     live = LiveRequest(
-        Submit(key, b"", 100),
+        Submit(key, b"", 100, logprobs=logprobs),
         TextStream(detokenizer, compiled, include_match=False) if text or stops else None,
         wants_text=text,
         wants_token_ids=ids,
@@ -50,7 +55,7 @@ def live_request(
 
 def commit(live: LiveRequest, text: str | bytes) -> None:
     for token_id in text.encode() if isinstance(text, str) else text:
-        live.commit(len(live.committed), token_id)
+        live.commit(len(live.committed), token_id, logprobs_of(live.submit, token_id))
 
 
 def end(live: LiveRequest, reason: FinishReason = FinishReason.LENGTH) -> None:
@@ -77,6 +82,49 @@ async def test_what_came_since_the_last_take_is_one_piece() -> None:
     assert piece.ending == Ending(None, finished(KEY, FinishReason.LENGTH, output_tokens=5))
     assert live.committed.tolist() == list(b"abcde")
     assert not aborts
+
+
+@in_loop
+async def test_log_probabilities_stay_with_their_tokens() -> None:
+    """A slow reader gets those of all tokens at once, each once."""
+    live, _ = live_request(logprobs=1)
+    told = {token: logprobs_of(live.submit, token) for token in b"abcde"}
+    commit(live, "a")
+    assert await live.take() == Piece(0, [97], "a", None, (told[97],))
+    commit(live, "bcd")
+    live.detach()  # the scheduler is gone; what it brought is still sent, and only that
+    assert live.resumption.logprobs == 1
+    assert live.resumption.output == live.committed.tobytes()
+    commit(live, "e")
+    piece = await live.take()
+    assert piece.first_index == 1
+    assert piece.logprobs == tuple(told[token] for token in b"bcde")
+    end(live)
+    assert (await live.take()).logprobs == ()
+
+
+@in_loop
+async def test_who_wants_log_probabilities_alone_is_woken_for_them() -> None:
+    live, aborts = live_request(text=False, ids=False, logprobs=0, buffer_tokens=3)
+    taking = asyncio.create_task(live.take())
+    await asyncio.sleep(0)
+    commit(live, "a")
+    assert await taking == Piece(0, [], "", None, ([(97, -48.5)],))
+    commit(live, "bcde")
+    with pytest.raises(asyncio.CancelledError):  # too slow
+        await asyncio.sleep(0)
+    assert live.overflow is not None
+    assert aborts
+
+
+@in_loop
+@pytest.mark.parametrize(("asked", "told"), [(None, 1), (0, 0), (2, 2), (0, 2)])
+async def test_missing_log_probabilities_end_it_as_our_mistake(
+    asked: int | None, told: int
+) -> None:
+    live, _ = live_request(logprobs=asked)
+    live.commit(0, 97, [(97, -1.0)] * told)
+    assert (await failure_of(live)).code is grpc.StatusCode.INTERNAL
 
 
 @in_loop

@@ -143,3 +143,21 @@ def test_the_chat_template_is_found_where_models_keep_it(tmp_path: Path) -> None
 def test_a_broken_chat_template_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"cannot use the chat template of .*endfor"):
         load(save(tokenizers.byte_level(), tmp_path, chat_template="{% endfor %}"))
+
+
+@pytest.mark.parametrize(
+    "inner", [tokenizers.byte_level(), tokenizers.byte_fallback(), tokenizers.word_piece()]
+)
+def test_a_token_has_a_text_of_its_own(tmp_path: Path, inner: Tokenizer) -> None:
+    """Special ones, too: an alternative that nobody chose is shown by what it is."""
+    tokenizer = load(tokenizers.save(inner, tmp_path))
+    ids = tokenizer.encode("a hello", add_special_tokens=False)
+    texts = [tokenizer.token_text(token_id) for token_id in ids]
+    assert "".join(texts).replace(" ", "") == "ahello"
+    special = inner.token_to_id(tokenizers.BOS)
+    assert special is None or tokenizer.token_text(special) == tokenizers.BOS
+
+
+def test_a_byte_is_a_text_or_a_part_of_one() -> None:
+    tokenizer = ByteTokenizer((256,))
+    assert [tokenizer.token_text(token_id) for token_id in (97, 0xC3, 256)] == ["a", "\ufffd", ""]

@@ -46,6 +46,15 @@ def test_outputs_are_of_one_length(keys: int, indices: int, tokens: int) -> None
         Outputs(bytes(keys), bytes(indices), bytes(tokens), ())
 
 
+@pytest.mark.parametrize(
+    ("counts", "ids", "values"),
+    [(b"\2", 8, 4), (b"\2", 4, 8), (b"\1\1", 8, 8), (b"", 4, 4), (b"\1", 0, 0)],
+)
+def test_log_probabilities_fit_their_counts(counts: bytes, ids: int, values: int) -> None:
+    with pytest.raises(ValueError, match="fit their counts"):
+        Outputs(bytes(8), bytes(4), bytes(4), (), counts, bytes(ids), bytes(values))
+
+
 def test_a_message_of_the_other_direction_is_refused() -> None:
     with pytest.raises(MessageError):
         executor_link.to_executor.decode(
