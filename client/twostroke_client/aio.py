@@ -68,7 +68,7 @@ class AsyncStream(AsyncIterator[Delta]):
 
     async def _read(self) -> None:
         try:
-            with typed_errors():
+            with self._exchange.reading():
                 message = await self._exchange.call.read()
         except asyncio.CancelledError:
             if self._exchange.over:  # closed by another task, so this one was not cancelled

@@ -69,7 +69,7 @@ class Stream(Iterator[Delta]):
             self._read()
 
     def _read(self) -> None:
-        with typed_errors():
+        with self._exchange.reading():
             message = next(self._exchange.call, None)
         self._exchange.take(message)
 

@@ -18,7 +18,7 @@ TwostrokeError
 ├── ExecutionFailed          the server failed to compute the answer
 ├── CannotResume             the stream broke, and another model is served now
 ├── DeadlineExceeded         the time that the caller allowed is up
-├── Cancelled                the call was cancelled by somebody else than the caller
+├── Cancelled                the stream was closed while it was read
 ├── ProtocolError            the server broke its contract: tokens missing, twice, or no end
 └── UnexpectedStatus         any other status; `status` names it
 
@@ -206,5 +206,6 @@ _BY_STATUS: dict[grpc.StatusCode, type[TwostrokeError]] = {
     grpc.StatusCode.UNAVAILABLE: Unreachable,
     grpc.StatusCode.INTERNAL: ExecutionFailed,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-    grpc.StatusCode.CANCELLED: Cancelled,
+    # Not by us, who would not be told: a server that shuts down cancels what arrives just then.
+    grpc.StatusCode.CANCELLED: Unreachable,
 }

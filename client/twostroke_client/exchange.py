@@ -22,7 +22,14 @@ from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 from twostroke.v1 import generation_pb2 as pb
-from twostroke_client.errors import Draining, ProtocolError, Unavailable, Unreachable
+from twostroke_client.errors import (
+    Cancelled,
+    Draining,
+    ProtocolError,
+    Unavailable,
+    Unreachable,
+    typed_errors,
+)
 from twostroke_client.retries import Deadline
 from twostroke_client.values import Completion, Delta, delta_from, resuming
 
@@ -95,6 +102,17 @@ class Exchange(Generic[C]):
             yield
         except BaseException:
             self.close()
+            raise
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around a read of the call: what it raises is an error of ours."""
+        try:
+            with typed_errors():
+                yield
+        except Unavailable as error:
+            if self.over:  # closed by another thread or task, so it is the reader who is not told
+                raise Cancelled("the stream was closed while it was read") from error
             raise
 
     def take(self, message: pb.GenerateResponse | None) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import random
 import threading
 from collections import Counter
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -22,8 +23,11 @@ LAST_WAIT_S = 60.0
 class Crowd:
     """Use as a context manager; leaving it lets the last streams end and raises what went wrong."""
 
-    def __init__(self, address: str, size: int, *, seed: int, vocab_size: int) -> None:
-        self._address, self._size = address, size
+    def __init__(
+        self, address: str, size: int, *, seed: int, vocab_size: int, clients: int = 1
+    ) -> None:
+        """The streams share `clients` connections."""
+        self._address, self._size, self._clients = address, size, clients
         self._vocab_size = vocab_size
         self._seed = seed
         self._is_over = threading.Event()
@@ -62,9 +66,15 @@ class Crowd:
             self._failed.append(error)
 
     async def _everybody(self) -> None:
-        async with AsyncClient(self._address, retry=RETRY) as client, asyncio.TaskGroup() as tasks:
-            for number in range(self._size):
-                tasks.create_task(self._somebody(client, random.Random(f"{self._seed} {number}")))
+        async with AsyncExitStack() as connected:
+            clients = [
+                await connected.enter_async_context(AsyncClient(self._address, retry=RETRY))
+                for _ in range(self._clients)
+            ]
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(self._size):
+                    chance = random.Random(f"{self._seed} {number}")
+                    tasks.create_task(self._somebody(clients[number % self._clients], chance))
 
     async def _somebody(self, client: AsyncClient, chance: random.Random) -> None:
         while not self._is_over.is_set():

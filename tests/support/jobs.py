@@ -71,6 +71,7 @@ def make_job(chance: random.Random, vocab_size: int, **behaviour: float | int | 
 async def run_job(client: AsyncClient, job: Job) -> str:
     """Runs a job, checks its stream, returns how it ended."""
     tokens: list[int] = []
+    text = ""
     end = "nothing"
     try:
         stream = client.generate(job.prompt, timeout_s=job.timeout_s, **job.options)
@@ -79,6 +80,7 @@ async def run_job(client: AsyncClient, job: Job) -> str:
                 assert end == "nothing", "a piece after the end"
                 assert delta.first_index == len(tokens), "a gap in the indices"
                 tokens += delta.token_ids
+                text += delta.text
                 if job.cancel_after is not None and len(tokens) >= job.cancel_after:
                     end = "cancelled"
                     break
@@ -90,12 +92,18 @@ async def run_job(client: AsyncClient, job: Job) -> str:
         end = type(error).__name__
     if end in (FinishReason.STOP, FinishReason.LENGTH):
         assert tokens == job.expected
+        assert text == text_of(tokens)
         assert (end == FinishReason.LENGTH) == (len(tokens) == job.options["max_tokens"]) or (
             tokens[-1] in job.options["stop_token_ids"]
         )
     else:
         assert tokens == job.expected[: len(tokens)]
     return end
+
+
+def text_of(tokens: list[int]) -> str:
+    """What the hash model's tokenizer makes of an answer: ids below 256 are bytes."""
+    return bytes(token for token in tokens if token < 256).decode("utf-8", "replace")
 
 
 async def run_round(address: str, jobs: list[Job]) -> Counter[str]:

@@ -65,6 +65,15 @@ class Serve:
                 found |= {role: child for role in ROLES if f"{role}_svc" in words}
         return found
 
+    def frontends(self) -> list[psutil.Process]:
+        """Those that run now, also any that only let their streams finish."""
+        found = []
+        for child in self.supervisor.children():
+            with suppress(psutil.NoSuchProcess):
+                if "frontend_svc" in child.cmdline():
+                    found.append(child)
+        return found
+
     def errors(self) -> str:
         """What it and its services wrote to stderr so far."""
         return self._errors_path.read_text()
@@ -74,14 +83,18 @@ class Serve:
 
     def command(self, *words: str) -> tuple[int, str]:
         """Runs another `twostroke` command for this instance: exit status and stderr."""
-        done = subprocess.run(
+        running = self.begin_command(*words)
+        _, errors = running.communicate(timeout=60)
+        return running.returncode, errors
+
+    def begin_command(self, *words: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
             [TWOSTROKE, *words],
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
             env=os.environ | {"XDG_RUNTIME_DIR": self._shm},
         )
-        return done.returncode, done.stderr
 
     def wait(self, timeout_s: float) -> int:
         """Its exit status."""

@@ -13,6 +13,8 @@ from twostroke_client.retries import RetryPolicy
 
 TOKEN = "the-token"
 GONE = Abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+CANCELLED = Abort(grpc.StatusCode.CANCELLED)
+"""What a server that is about to stop does to a call that has just arrived."""
 DRAINING = Abort(grpc.StatusCode.UNAVAILABLE, reason="DRAINING", retry_after_s=0.01)
 NOT_READY = Abort(grpc.StatusCode.UNAVAILABLE, reason="NOT_READY", retry_after_s=0.01)
 FULL = Abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason="QUEUE_FULL", retry_after_s=0.01)
@@ -29,7 +31,7 @@ BEGUN: tuple[Step, ...] = (first("He", [10]), more(1, "l", 11))
 REST: tuple[Step, ...] = (rest(2, "lo", 12), last(3, "!"))
 
 
-@pytest.mark.parametrize("broken", [GONE, DRAINING])
+@pytest.mark.parametrize("broken", [GONE, DRAINING, CANCELLED])
 def test_a_broken_stream_goes_on_from_the_next_token(drive: Drive, broken: Abort) -> None:
     with FakeServer([*BEGUN, broken], REST, token=TOKEN) as server:
         pieces = drive.pieces(server.address)
@@ -43,6 +45,11 @@ def test_a_broken_stream_goes_on_from_the_next_token(drive: Drive, broken: Abort
     assert again == begin
 
 
+def test_a_call_that_the_server_cancelled_is_begun_again(drive: Drive) -> None:
+    with FakeServer([CANCELLED], ANSWER) as server:
+        assert drive.complete(server.address).text == "Hello!"
+
+
 def test_the_durations_are_those_of_the_whole(drive: Drive) -> None:
     pause = threading.Event()
     threading.Timer(0.3, pause.set).start()
@@ -53,7 +60,7 @@ def test_the_durations_are_those_of_the_whole(drive: Drive) -> None:
 
 
 def test_it_is_tried_until_somebody_takes_it(drive: Drive) -> None:
-    turned_away: list[list[Step]] = [[NOT_READY], [FULL], [GONE], [GONE], [NOT_READY]]
+    turned_away: list[list[Step]] = [[NOT_READY], [FULL], [GONE], [CANCELLED], [NOT_READY]]
     with FakeServer([*BEGUN, GONE], *turned_away, REST, token=TOKEN) as server:
         assert drive.complete(server.address).text == "Hello!"
         assert len(server.requests) == 7, "more than `attempts`, which are for the beginning"

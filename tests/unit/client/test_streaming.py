@@ -102,7 +102,6 @@ REFUSALS = {
     "slow": (Abort(EXHAUSTED, reason="SLOW_READER"), ts.SlowReader),
     "model": (Abort(grpc.StatusCode.NOT_FOUND), ts.ModelNotFound),
     "bug": (Abort(grpc.StatusCode.INTERNAL, reason="EXECUTION_FAILED"), ts.ExecutionFailed),
-    "cancelled": (Abort(grpc.StatusCode.CANCELLED), ts.Cancelled),
     "other": (Abort(grpc.StatusCode.PERMISSION_DENIED), ts.UnexpectedStatus),
 }
 
