@@ -1,5 +1,6 @@
 """From what came back to the messages of the stream."""
 
+import math
 from dataclasses import dataclass
 
 from frontend_svc.streams import Ending, LiveRequest, Piece
@@ -26,13 +27,18 @@ def response(piece: Piece, tokenizer: Tokenizer) -> pb.GenerateResponse:
     message = pb.GenerateResponse(first_index=piece.first_index, text=piece.text)
     # For a list, extending takes half the time of the constructor; this is done for every token.
     message.token_ids.extend(piece.token_ids)
-    for pairs in piece.logprobs:
-        chosen, *top = [
-            pb.Logprob(token_id=token_id, text=tokenizer.token_text(token_id), logprob=logprob)
-            for token_id, logprob in pairs
-        ]
-        message.logprobs.append(pb.TokenLogprobs(chosen=chosen, top=top))
+    for chosen, *top in piece.logprobs:
+        message.logprobs.append(
+            pb.TokenLogprobs(
+                chosen=_logprob(*chosen, tokenizer),
+                top=[_logprob(*pair, tokenizer) for pair in top if pair[1] > -math.inf],
+            )
+        )
     return message
+
+
+def _logprob(token_id: int, logprob: float, tokenizer: Tokenizer) -> pb.Logprob:
+    return pb.Logprob(token_id=token_id, text=tokenizer.token_text(token_id), logprob=logprob)
 
 
 def finish(

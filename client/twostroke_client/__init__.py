@@ -42,11 +42,13 @@ from twostroke_client.values import (
     Finish,
     FinishReason,
     GenerateOptions,
+    Logprob,
     Message,
     ModelInfo,
     Prompt,
     PromptInfo,
     ServerStatus,
+    TokenLogprobs,
 )
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "FinishReason",
     "GenerateOptions",
     "InvalidRequest",
+    "Logprob",
     "Lost",
     "Message",
     "ModelInfo",
@@ -83,6 +86,7 @@ __all__ = [
     "SlowReader",
     "Stream",
     "TenantUsage",
+    "TokenLogprobs",
     "TooLong",
     "TwostrokeError",
     "Unavailable",

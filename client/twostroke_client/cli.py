@@ -25,6 +25,7 @@ from twostroke_client.reporting import (
     write_line,
 )
 from twostroke_client.terminal import show
+from twostroke_client.token_table import show_tokens
 from twostroke_client.values import DEFAULT_ADDRESS, GenerateOptions, Message, Prompt
 
 app = typer.Typer(
@@ -53,6 +54,15 @@ MinP = Annotated[
     float | None, typer.Option(help="Leave out tokens less likely than this share of the best.")
 ]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same answer.")]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option(help="Above 1: avoid tokens of the prompt and the answer so far.")
+]
+PresencePenalty = Annotated[
+    float | None, typer.Option(help="Above 0: avoid tokens of the answer so far.")
+]
+FrequencyPenalty = Annotated[
+    float | None, typer.Option(help="Above 0: avoid them more, the more often they came.")
+]
 MaxTokens = Annotated[int | None, typer.Option(help="Most tokens to generate.")]
 Stop = Annotated[list[str] | None, typer.Option(help="End before this text; may be repeated.")]
 IgnoreEos = Annotated[
@@ -72,6 +82,10 @@ def generate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object for each piece.")
     ] = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="A line a token: its probability, and so many of the likeliest ones."),
+    ] = None,
     system: System = "",
     address: Address = DEFAULT_ADDRESS,
     model: Model = None,
@@ -80,6 +94,9 @@ def generate(
     top_p: TopP = None,
     min_p: MinP = None,
     seed: Seed = None,
+    repetition_penalty: RepetitionPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
     max_tokens: MaxTokens = None,
     stop: Stop = None,
     ignore_eos: IgnoreEos = False,
@@ -96,9 +113,13 @@ def generate(
         top_p=top_p,
         min_p=min_p,
         seed=seed,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
         max_tokens=max_tokens,
         stop=stop or [],
         ignore_eos=ignore_eos or None,
+        logprobs=logprobs,
         priority=priority,
         tenant=tenant,
     )
@@ -108,6 +129,8 @@ def generate(
             if as_json:
                 for piece in stream:
                     write_line(json.dumps(dataclasses.asdict(piece), ensure_ascii=False))
+            elif logprobs is not None:
+                show_tokens(stream, stdout(), stderr())
             else:
                 show(stream, stdout(), stderr())
 
@@ -127,6 +150,9 @@ def chat(
     top_p: TopP = None,
     min_p: MinP = None,
     seed: Seed = None,
+    repetition_penalty: RepetitionPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
     max_tokens: MaxTokens = None,
     priority: Priority = None,
     tenant: Tenant = None,
@@ -140,6 +166,9 @@ def chat(
         top_p=top_p,
         min_p=min_p,
         seed=seed,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
         max_tokens=max_tokens,
         priority=priority,
         tenant=tenant,

@@ -155,6 +155,10 @@ class _AnswerRules:
         count = len(self.token_ids)
         if piece.first_index != count:
             raise ProtocolError(f"expected token {count}, the server sent {piece.first_index}")
+        if len(piece.logprobs) not in (0, len(piece.token_ids)):
+            raise ProtocolError(
+                f"{len(piece.logprobs)} tokens of {len(piece.token_ids)} have log-probabilities"
+            )
         self.token_ids.extend(piece.token_ids)
         self._has_prompt = True
         self._has_finish = piece.finish is not None
@@ -200,4 +204,5 @@ def whole(pieces: list[Delta]) -> Completion:
         token_ids=tuple(token for piece in pieces for token in piece.token_ids),
         prompt=prompt,
         finish=finish,
+        logprobs=tuple(entry for piece in pieces for entry in piece.logprobs),
     )

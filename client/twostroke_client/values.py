@@ -41,6 +41,9 @@ class GenerateOptions(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     seed: int | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
     max_tokens: int | None
     min_tokens: int | None
     stop: Sequence[str]
@@ -48,6 +51,7 @@ class GenerateOptions(TypedDict, total=False):
     include_stop_string: bool | None
     ignore_eos: bool | None
     skip_special_tokens: bool | None
+    logprobs: int | None
     priority: int | None
     tenant: str | None
     expected_tokens: int | None
@@ -99,6 +103,25 @@ class PromptInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprob:
+    """The natural logarithm of a token's probability in the model's own distribution."""
+
+    token_id: int
+    text: str
+    """By itself; U+FFFD stands for a part of a character."""
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """What the model thought of a token and of others in its place."""
+
+    chosen: Logprob
+    top: tuple[Logprob, ...]
+    """The most likely ones, the first first; the chosen one too if it is among them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """A piece of an answer; the whole is the concatenation of its pieces."""
 
@@ -111,6 +134,8 @@ class Delta:
     """In the first piece only."""
     finish: Finish | None
     """In the last piece only."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each of `token_ids`, if `logprobs` was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +146,8 @@ class Completion:
     token_ids: tuple[int, ...]
     prompt: PromptInfo
     finish: Finish
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One for each of `token_ids`, if `logprobs` was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +194,9 @@ _PATHS = {
     "top_p": "sampling.top_p",
     "min_p": "sampling.min_p",
     "seed": "sampling.seed",
+    "repetition_penalty": "sampling.repetition_penalty",
+    "presence_penalty": "sampling.presence_penalty",
+    "frequency_penalty": "sampling.frequency_penalty",
     "max_tokens": "stop.max_tokens",
     "min_tokens": "stop.min_tokens",
     "stop": "stop.strings",
@@ -174,6 +204,7 @@ _PATHS = {
     "include_stop_string": "stop.include_stop_string",
     "ignore_eos": "stop.ignore_eos",
     "skip_special_tokens": "output.skip_special_tokens",
+    "logprobs": "output.logprobs",
     "priority": "priority",
     "tenant": "tenant",
     "expected_tokens": "stop.expected_tokens",
@@ -244,7 +275,15 @@ def delta_from(message: pb.GenerateResponse) -> Delta:
         if message.HasField("prompt")
         else None,
         finish=_finish_from(message.finish) if message.HasField("finish") else None,
+        logprobs=tuple(
+            TokenLogprobs(_logprob_from(entry.chosen), tuple(map(_logprob_from, entry.top)))
+            for entry in message.logprobs
+        ),
     )
+
+
+def _logprob_from(message: pb.Logprob) -> Logprob:
+    return Logprob(message.token_id, message.text, message.logprob)
 
 
 _REASONS = {

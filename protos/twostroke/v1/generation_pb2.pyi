@@ -486,7 +486,7 @@ class TokenLogprobs(google.protobuf.message.Message):
     @property
     def top(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Logprob]:
         """The most likely ones, the first first; the chosen one too if it is among them. As many as the
-        request asked for.
+        request asked for, without those to which the model gives no chance at all.
         """
 
     def __init__(
@@ -514,7 +514,7 @@ class Logprob(google.protobuf.message.Message):
     text: builtins.str
     """Its text by itself; U+FFFD stands for a part of a character. Empty if it has none."""
     logprob: builtins.float
-    """At most 0; negative infinity for a token that the model excludes."""
+    """At most 0."""
     def __init__(
         self,
         *,

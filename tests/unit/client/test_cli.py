@@ -1,6 +1,7 @@
 """The command line against a scripted server: what goes where, and the exit codes."""
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 
@@ -8,7 +9,8 @@ import grpc
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.support.fake_server import ANSWER, Abort, FakeServer, Step, first
+from tests.support.fake_server import ANSWER, Abort, FakeServer, Step, first, last
+from twostroke.v1 import generation_pb2 as pb
 from twostroke_client import local
 from twostroke_client.cli import app
 
@@ -60,6 +62,40 @@ def test_options_reach_the_request(server: FakeServer) -> None:
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 4, 0.25)
     assert (sampling.min_p, sampling.seed, stop.max_tokens) == (0.125, 7, 9)
     assert (list(stop.strings), stop.ignore_eos, request.model) == (["a", "b"], True, "m")
+
+
+def test_penalties_reach_the_request(server: FakeServer) -> None:
+    options = "--repetition-penalty 1.5 --presence-penalty -0.5 --frequency-penalty 0.25"
+    run("generate", "hi", *options.split(), "--logprobs", "0", "--address", server.address)
+    (request,) = server.requests
+    sampling = request.sampling
+    assert (sampling.repetition_penalty, sampling.presence_penalty) == (1.5, -0.5)
+    assert sampling.frequency_penalty == 0.25
+    assert request.output.HasField("logprobs")
+
+
+def test_log_probabilities_are_a_line_a_token() -> None:
+    def told(token_id: int, text: str, share: float) -> pb.Logprob:
+        return pb.Logprob(token_id=token_id, text=text, logprob=math.log(share))
+
+    entries = [
+        pb.TokenLogprobs(
+            chosen=told(1, "Hel", 0.5), top=[told(1, "Hel", 0.5), told(2, "\n", 0.25)]
+        ),
+        pb.TokenLogprobs(chosen=told(3, " [b]", 0.001)),
+        pb.TokenLogprobs(chosen=told(2, "", 1.0), top=[told(5, "\x9b", 1.0)]),
+    ]
+    pieces = [first("Hel [b]", [1, 3]), last(2, "")]
+    pieces[0].logprobs.extend(entries[:2])
+    pieces[1].logprobs.extend(entries[2:])
+    with FakeServer(pieces) as server:
+        done = run("generate", "hi", "--logprobs", "2", "--address", server.address)
+    assert done.stdout == (
+        '"Hel"              50.0 %   "Hel" 50.0 %   "\\n" 25.0 %\n'
+        '" [b]"              0.1 %\n'
+        '#2                100.0 %   "\ufffd" 100.0 %\n'
+    )
+    assert done.stderr.startswith("first token 100 ms")
 
 
 def test_absent_options_are_the_servers_to_choose(server: FakeServer) -> None:

@@ -9,6 +9,7 @@ import pytest
 import twostroke_client as ts
 from tests.support.client_drive import Drive
 from tests.support.fake_server import ANSWER, Abort, FakeServer, Step, first, last, more
+from twostroke.v1 import generation_pb2 as pb
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -34,6 +35,33 @@ def test_complete_is_the_concatenation(drive: Drive) -> None:
     assert answer.finish.reason is ts.FinishReason.STOP
     assert answer.finish.matched == 2
     assert answer.finish.tokens_per_s == pytest.approx(3.0)
+
+
+def told(*token_ids: int) -> list[pb.TokenLogprobs]:
+    return [
+        pb.TokenLogprobs(
+            chosen=pb.Logprob(token_id=token_id, text="x", logprob=-0.5),
+            top=[pb.Logprob(token_id=9, text="y", logprob=-0.25)],
+        )
+        for token_id in token_ids
+    ]
+
+
+def with_told(message: pb.GenerateResponse, *token_ids: int) -> pb.GenerateResponse:
+    message.logprobs.extend(told(*token_ids))
+    return message
+
+
+def test_log_probabilities_are_joined_as_the_tokens_are(drive: Drive) -> None:
+    script = [with_told(first("He", [10]), 10), with_told(more(1, "y", 11, 12), 11, 12)]
+    with FakeServer([*script, with_told(last(3), 2)]) as server:
+        answer = drive.complete(server.address, logprobs=1)
+    assert [entry.chosen.token_id for entry in answer.logprobs] == [10, 11, 12, 2]
+    assert answer.logprobs[0] == ts.TokenLogprobs(
+        ts.Logprob(10, "x", -0.5), (ts.Logprob(9, "y", -0.25),)
+    )
+    (request,) = server.requests
+    assert request.output.logprobs == 1
 
 
 def test_options_reach_the_server(drive: Drive) -> None:
@@ -126,6 +154,7 @@ BROKEN: dict[str, list[Step]] = {
     "no message": [],
     "no prompt": [more(0, "a", 1), last(1)],
     "second prompt": [first("a"), first("b")],
+    "a token without its log-probability": [with_told(first("a", [1, 2]), 1), last(2)],
     "after the finish": [first(), last(0), more(1, "x", 1)],
 }
 

@@ -14,6 +14,10 @@ ALL: GenerateOptions = {
     "top_p": 0.25,
     "min_p": 0.125,
     "seed": -3,
+    "repetition_penalty": 1.5,
+    "presence_penalty": -0.5,
+    "frequency_penalty": 0.75,
+    "logprobs": 3,
     "max_tokens": 9,
     "min_tokens": 2,
     "stop": ["a", "b"],
@@ -35,7 +39,16 @@ def test_every_option_has_its_field() -> None:
         request_id="r",
         priority=-1,
         tenant="t",
-        sampling=pb.SamplingParams(temperature=0.5, top_k=4, top_p=0.25, min_p=0.125, seed=-3),
+        sampling=pb.SamplingParams(
+            temperature=0.5,
+            top_k=4,
+            top_p=0.25,
+            min_p=0.125,
+            seed=-3,
+            repetition_penalty=1.5,
+            presence_penalty=-0.5,
+            frequency_penalty=0.75,
+        ),
         stop=pb.StopCriteria(
             max_tokens=9,
             min_tokens=2,
@@ -45,7 +58,7 @@ def test_every_option_has_its_field() -> None:
             ignore_eos=True,
             expected_tokens=5,
         ),
-        output=pb.OutputOptions(skip_special_tokens=False),
+        output=pb.OutputOptions(skip_special_tokens=False, logprobs=3),
     )
 
 
