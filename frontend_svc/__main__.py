@@ -136,7 +136,8 @@ def main(
 
 
 async def _serve(run_dir: RunDir, settings: Settings) -> None:
-    frontend = Frontend(run_dir, settings, now=datetime.now)
+    # Chat templates ask what day it is.
+    frontend = Frontend(run_dir, settings, now=datetime.now)  # noqa: TID251
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, frontend.stop)
     loop.add_signal_handler(signal.SIGINT, frontend.hand_over)

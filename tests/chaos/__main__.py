@@ -1,6 +1,6 @@
 """`make chaos`: a real instance, a crowd of clients, and one fault after another.
 
-    python -m tests.chaos [SEED] [--seconds N]
+    python -m tests.chaos [SEED] [--seconds N] [--model tiny]
 
 Every stream must end with the tokens of a quiet run, whatever happens. At the end nothing may be
 left: no process, no socket, no ring; and the front end, which lives through all of it, may not have
@@ -18,17 +18,20 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+import typer
 
+from tests.chaos.clock import jumping_clock
+from tests.chaos.model_crowd import ModelCrowd, quiet_answers
 from tests.chaos.monkey import Monkey
 from tests.support.crowd import Crowd
 from tests.support.jobs import wait_idle
 from tests.support.serve import Serve
 from twostroke_client import Client
 
-SECONDS = 60.0
-STREAMS = 64
+STREAMS, MODEL_STREAMS = 64, 16
 HASH_VOCAB = 257
 SHM_SIZE = "24m"
 GROWTH_MAX = 1.25
@@ -38,34 +41,56 @@ ENVIRONMENT = {
     "TWOSTROKE_STEP_MS": "20",
     "TWOSTROKE_MODEL_LEN_MAX": "512",
     "TWOSTROKE_NUM_BLOCKS": "1024",
+    "TWOSTROKE_ROWS_MAX": "64",
+    "TWOSTROKE_DTYPE": "float32",
     "TWOSTROKE_LOG_LEVEL": "warning",
 }
 OPTIONS = ("--restarts-max", "1000", "--stall-timeout", "1", "--outage-timeout", "60")
 
 
-def main(words: list[str]) -> None:
-    seconds = float(words.pop()) if words[-2:-1] == ["--seconds"] else SECONDS
-    seed = int(words[0]) if words and words[0].isdigit() else random.randrange(10**6)
-    _say(f"seed {seed}, {seconds:g} s")
+def main(
+    seed: Annotated[int | None, typer.Argument(help="Absent: another one each time.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long faults come.")] = 60.0,
+    model: Annotated[str, typer.Option(help="hash, or tiny: a small real model.")] = "hash",
+) -> None:
+    """Torment an instance."""
+    seed = random.randrange(10**6) if seed is None else seed
+    _say(f"seed {seed}, {seconds:g} s, {model}")
     os.environ.update(ENVIRONMENT)
-    with _own_tmpfs() as shm, Serve(*OPTIONS, shm=shm) as serve:
-        faults, ends = _torment(serve, random.Random(seed), seed, seconds, shm)
-        processes = [serve.supervisor, *serve.find_services().values()]
-        serve.signal(signal.SIGTERM)
-        assert serve.wait(60) == 0, "stopped as asked"
-        _, alive = psutil.wait_procs(processes, timeout=5)
-        assert alive == [], "processes are left"
-        assert serve.leftovers() == [], "files are left"
-    _say(f"{ends.total()} streams, all right; faults: {dict(faults)}")
+    with tempfile.TemporaryDirectory() as name, _own_tmpfs() as shm:
+        folder = Path(name)
+        options = (*OPTIONS, "--model", _model(model, folder))
+        with jumping_clock(folder) as clock, Serve(*options, shm=shm) as serve:
+            chance = random.Random(seed)
+            crowd = _crowd(serve, chance, seed, is_real=model != "hash")
+            faults = _torment(serve, Monkey(serve, chance, shm, clock), crowd, chance, seconds)
+            _end(serve)
+    _say(f"{crowd.ends.total()} streams, all right; faults: {dict(faults)}")
+
+
+def _model(name: str, folder: Path) -> str:
+    if name != "tiny":
+        return name
+    from tests.tiny_model import save_tiny_model  # torch takes seconds to import
+
+    return str(save_tiny_model(folder / "tiny"))
+
+
+def _crowd(serve: Serve, chance: random.Random, seed: int, *, is_real: bool) -> Crowd:
+    if not is_real:
+        return Crowd(serve.address, STREAMS, seed=seed, vocab_size=HASH_VOCAB)
+    with Client(serve.address) as client:
+        answers = quiet_answers(client, chance, client.model_info().vocab_size)
+    return ModelCrowd(serve.address, MODEL_STREAMS, seed=seed, answers=answers)
 
 
 def _torment(
-    serve: Serve, chance: random.Random, seed: int, seconds: float, shm: Path | None
-) -> tuple[Counter[str], Counter[str]]:
-    """What was done, and how streams ended."""
-    monkey, done = Monkey(serve, chance, shm), Counter[str]()
+    serve: Serve, monkey: Monkey, crowd: Crowd, chance: random.Random, seconds: float
+) -> Counter[str]:
+    """What was done."""
+    done = Counter[str]()
     with Client(serve.address) as client:
-        with Crowd(serve.address, STREAMS, seed=seed, vocab_size=HASH_VOCAB) as crowd:
+        with crowd:
             time.sleep(WARM_UP_S)
             grown_from = _memory_bytes(serve)
             deadline = time.monotonic() + seconds
@@ -79,7 +104,17 @@ def _torment(
         wait_idle(client, timeout_s=20)
     growth = _memory_bytes(serve) / grown_from
     assert growth < GROWTH_MAX, f"the front end has grown to {growth:.2f} of its size"
-    return done, crowd.ends
+    return done
+
+
+def _end(serve: Serve) -> None:
+    """Stops it and looks for what may be left."""
+    processes = [serve.supervisor, *serve.find_services().values()]
+    serve.signal(signal.SIGTERM)
+    assert serve.wait(60) == 0, "stopped as asked"
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert alive == [], "processes are left"
+    assert serve.leftovers() == [], "files are left"
 
 
 def _memory_bytes(serve: Serve) -> int:
@@ -107,4 +142,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos import damage
+from tests.chaos.clock import Clock
 from tests.support.serve import Serve
 
 REPLACEABLE = ("executor", "scheduler")
@@ -22,9 +23,11 @@ REPLACEABLE = ("executor", "scheduler")
 
 
 class Monkey:
-    """`shm` is a small tmpfs of the instance's own, if there is one."""
+    """`shm` is a small tmpfs of the instance's own, `clock` its wall clock, if there are such."""
 
-    def __init__(self, serve: Serve, chance: random.Random, shm: Path | None) -> None:
+    def __init__(
+        self, serve: Serve, chance: random.Random, shm: Path | None, clock: Clock | None
+    ) -> None:
         self._serve = serve
         self._chance = chance
         self._shm = shm
@@ -39,6 +42,9 @@ class Monkey:
         ]
         if shm is not None:
             self.faults.append(self.fill_tmpfs)
+        if clock is not None:
+            self._clock = clock
+            self.faults.append(self.jump_clock)
 
     def kill_one(self) -> None:
         self._signal(self._chance.choice(REPLACEABLE), signal.SIGKILL)
@@ -84,6 +90,11 @@ class Monkey:
         self._signal("executor", signal.SIGKILL)
         time.sleep(1.5)
         filler.unlink()
+
+    def jump_clock(self) -> None:
+        """The machine's time is set, by a second or by years, forth or back."""
+        size_s = int(10 ** self._chance.uniform(0, 8))
+        self._clock.jump_to(self._chance.choice([-size_s, size_s]))
 
     def _signal(self, role: str, signum: signal.Signals) -> None:
         with suppress(psutil.NoSuchProcess):

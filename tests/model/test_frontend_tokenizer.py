@@ -48,7 +48,7 @@ def theirs(folder: Path) -> PreTrainedTokenizerBase:
 
 @pytest.fixture(scope="module")
 def ours(folder: Path) -> FileTokenizer:
-    return FileTokenizer(folder, lambda: datetime.now(UTC))
+    return FileTokenizer(folder, lambda: datetime.now(UTC))  # noqa: TID251
 
 
 @pytest.mark.parametrize("text", TEXTS)
