@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from executor_svc.runner import Runner
 from scheduler_svc.core.policies import Fcfs
 from scheduler_svc.core.scheduler import Scheduler
@@ -44,6 +46,7 @@ class Run:
     steps: list[StepRecord] = field(default_factory=list)
     outputs: dict[int, list[int]] = field(default_factory=dict)
     preemptions: int = 0
+    swaps: int = 0
 
 
 class Driver:
@@ -56,11 +59,22 @@ class Driver:
         self._executor = ExecutorRing.create(Path(self._directory.name), runner.capacity)
         self._frames = SchedulerRing.attach(self._executor.path, runner.capacity)
 
-    def run(self, requests: Sequence[Request], config: SchedulerConfig) -> Run:
-        """Runs all requests from the same moment on, in an epoch of their own."""
+    def run(
+        self,
+        requests: Sequence[Request],
+        config: SchedulerConfig,
+        block_copy_ns: int | None = None,
+    ) -> Run:
+        """Runs all requests from the same moment on, in an epoch of their own.
+
+        `block_copy_ns`: what the scheduler is told, instead of what the runner has measured.
+        """
         self._epoch += 1
         scheduler = Scheduler(config, Fcfs())
-        scheduler.attach(self._runner.capacity, self._epoch)
+        capacity = self._runner.capacity
+        if block_copy_ns is not None:
+            capacity = msgspec.structs.replace(capacity, block_copy_ns=block_copy_ns)
+        scheduler.attach(capacity, self._epoch)
         self._runner.begin(self._epoch)
         for request in requests:
             scheduler.add(request)
@@ -80,7 +94,8 @@ class Driver:
                 run.outputs.setdefault(seq_id, []).append(token)
             live -= len(output.endings)
         run.seconds = time.monotonic() - begin
-        run.preemptions = scheduler.stats().preemptions
+        stats = scheduler.stats()
+        run.preemptions, run.swaps = stats.preemptions, stats.swaps_out
         self._drain(len(published) - len(run.steps))
         return run
 

@@ -48,6 +48,23 @@ def test_streams_end_once_and_rightly(depth: str, policy: str) -> None:
         assert status.preemptions > 0, "the pool is meant to be too small"
 
 
+@pytest.mark.parametrize("depth", ["0", "2"])
+def test_requests_that_were_swapped_out_go_on(depth: str) -> None:
+    chance = random.Random(7)
+    executor = (*HASH, "--num-blocks", "24", "--swap-memory", "64KiB")
+    with (
+        Stack(executor=executor, scheduler=("--depth", depth)) as stack,
+        Client(stack.address) as client,
+    ):
+        vocab_size = client.model_info().vocab_size
+        jobs = [make_job(chance, vocab_size) for _ in range(48)]
+        ends = asyncio.run(run_round(stack.address, jobs))
+        assert ends.total() == len(jobs)
+        wait_idle(client)
+        status = client.server_status()
+        assert status.preemptions >= status.swaps_out >= status.swaps_in > 0, status
+
+
 @pytest.mark.slow
 def test_ten_rounds_with_cancels_and_deadlines_leave_nothing_behind() -> None:
     chance = random.Random(11)
