@@ -1,6 +1,6 @@
 """Scheduler, model and live requests together: what the services talk to, and whether we serve.
 
-One owner for the question "can a request be served now, and if not, why": `refusal`.
+One owner for the question "can a request be served now, and if not, why": `reason`.
 
 An outage is the time in which no scheduler is attached, or its executor is away. Live requests
 outlive it: the next scheduler gets them with their output so far (see streams.py), or the executor
@@ -57,7 +57,7 @@ class Backend:
         self.link = SchedulerLink(endpoint, name, self)
         self.is_draining = False
         self.changed = asyncio.Event()
-        """Set whenever the answer of `refusal` may have changed."""
+        """Set whenever `reason` may have changed."""
         self._workers = workers
         self._tokenizer_folder = tokenizer_folder
         self._outage_timeout_s = outage_timeout_s
@@ -73,23 +73,28 @@ class Backend:
 
     # -- for the services --------------------------------------------------------------------------
 
-    def refusal(self) -> Failure | None:
-        """Why no request is taken now; None if they are."""
+    @property
+    def reason(self) -> str:
+        """Why no request is taken now; empty if they are."""
         if self.is_draining:
-            return errors.draining()
+            return str(errors.draining())
         if not self.link.is_up:
             # While attaching, a scheduler already says what it waits for.
-            reason = self._status.reason if self._status is not None else ""
-            return errors.not_ready(reason or "waiting for the scheduler")
+            told = self._status.reason if self._status is not None else ""
+            return told or "waiting for the scheduler"
         if self._status is None:
-            return errors.not_ready("waiting for the scheduler's status")
-        if not self._status.ready:
-            return errors.not_ready(self._status.reason)
-        return None
+            return "waiting for the scheduler's status"
+        return "" if self._status.ready else self._status.reason
+
+    def refusal(self) -> Failure | None:
+        """What a request that comes now is told; None if it is taken."""
+        if self.is_draining:
+            return errors.draining()
+        return errors.not_ready(self.reason) if self.reason else None
 
     async def wait_ready(self) -> None:
         """Returns when requests are taken. Nobody else may wait for `changed` meanwhile."""
-        while self.refusal():
+        while self.reason:
             self.changed.clear()
             await self.changed.wait()
 

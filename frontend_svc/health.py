@@ -21,8 +21,7 @@ async def publish_health(
     told: str | None = None
     while True:
         backend.changed.clear()
-        refusal = backend.refusal()
-        reason = str(refusal) if refusal else ""
+        reason = backend.reason
         if reason != told:
             told = reason
             place.show(serves=not reason)

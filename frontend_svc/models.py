@@ -32,10 +32,8 @@ class ModelService(ModelServiceServicer):
     ) -> pb.GetServerStatusResponse:
         """Always answers: that the scheduler is away is the status then."""
         status = await self._backend.fresh_status()
-        refusal = self._backend.refusal()
-        response = pb.GetServerStatusResponse(
-            ready=refusal is None, reason=str(refusal) if refusal else ""
-        )
+        reason = self._backend.reason
+        response = pb.GetServerStatusResponse(ready=not reason, reason=reason)
         if status is not None:
             response.policy = status.policy
             response.depth = status.depth

@@ -18,6 +18,7 @@ from twostroke_client import local, policy_cli
 from twostroke_client.client import Client
 from twostroke_client.reporting import (
     EXIT_UNAVAILABLE,
+    EXIT_USAGE,
     complain,
     reported,
     stderr,
@@ -105,7 +106,7 @@ def generate(
     timeout: Timeout = None,
 ) -> None:
     """Answer one prompt, as it comes."""
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _read_prompt(prompt)
     options = GenerateOptions(
         model=model,
         temperature=temperature,
@@ -133,6 +134,16 @@ def generate(
                 show_tokens(stream, stdout(), stderr())
             else:
                 show(stream, stdout(), stderr())
+
+
+def _read_prompt(prompt: str) -> str:
+    """What it says, or for - standard input; exits if that is not UTF-8."""
+    data = sys.stdin.buffer.read() if prompt == "-" else os.fsencode(prompt)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        complain(f"the prompt is not UTF-8: its byte {error.start} is {data[error.start]:#04x}")
+        raise typer.Exit(EXIT_USAGE) from error
 
 
 def _chat_prompt(system: str, text: str) -> list[Message]:

@@ -27,7 +27,7 @@ def server() -> Iterator[FakeServer]:
         yield running
 
 
-def run(*args: str, stdin: str | None = None) -> Result:
+def run(*args: str, stdin: str | bytes | None = None) -> Result:
     return CliRunner().invoke(app, args, input=stdin)
 
 
@@ -184,6 +184,16 @@ def test_status(server: FakeServer) -> None:
     assert (facts["ready"], facts["vocab_size"]) == (True, 64)
     checked = run("status", "--check", "--address", server.address)
     assert (checked.exit_code, checked.output) == (0, "")
+
+
+@pytest.mark.parametrize("prompt", ["-", "ab\udcff"])
+def test_a_prompt_that_is_no_text_is_said_so(server: FakeServer, prompt: str) -> None:
+    done = run("generate", prompt, "--address", server.address, stdin=b"ab\xff")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "error: the prompt is not UTF-8: its byte 2 is 0xff\n",
+    )
+    assert not server.requests
 
 
 def test_status_of_a_server_that_is_not_ready(server: FakeServer) -> None:
