@@ -1,23 +1,27 @@
 """The asyncio client: client.py with awaits. What the methods mean is written there."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Self, Unpack, cast
 
 import grpc.aio
 from grpc.aio import UnaryStreamCall
 from tenacity import AsyncRetrying
 
+from twostroke.v1 import admin_pb2
 from twostroke.v1 import generation_pb2 as pb
+from twostroke.v1.admin_pb2_grpc import AdminServiceStub
 from twostroke.v1.generation_pb2_grpc import GenerationServiceStub, ModelServiceStub
-from twostroke_client import values
+from twostroke_client import policies, values
 from twostroke_client.channel import CHANNEL_OPTIONS, INFO_TIMEOUT_S
 from twostroke_client.errors import Cancelled, Unavailable, typed_errors
 from twostroke_client.exchange import Exchange, Start, whole
+from twostroke_client.policies import PolicyState
 from twostroke_client.retries import Deadline, RetryPolicy
 from twostroke_client.values import Completion, Delta, GenerateOptions, Prompt
 
 if TYPE_CHECKING:
+    from twostroke.v1.admin_pb2_grpc import AdminServiceAsyncStub
     from twostroke.v1.generation_pb2_grpc import GenerationServiceAsyncStub, ModelServiceAsyncStub
 
 Call = UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]
@@ -97,6 +101,7 @@ class AsyncClient:
         # One generated class serves both kinds of channel; its async type is for the checker only.
         self._generation = cast("GenerationServiceAsyncStub", GenerationServiceStub(self._channel))
         self._models = cast("ModelServiceAsyncStub", ModelServiceStub(self._channel))
+        self._admin = cast("AdminServiceAsyncStub", AdminServiceStub(self._channel))
 
     def generate(
         self,
@@ -133,6 +138,23 @@ class AsyncClient:
                 pb.GetServerStatusRequest(), timeout=timeout_s
             )
         return values.server_status_from(message)
+
+    async def policy(self, *, timeout_s: float = INFO_TIMEOUT_S) -> PolicyState:
+        with typed_errors():
+            answer = await self._admin.GetPolicy(admin_pb2.GetPolicyRequest(), timeout=timeout_s)
+        return policies.state_from(answer.state)
+
+    async def set_policy(
+        self,
+        name: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = INFO_TIMEOUT_S,
+    ) -> PolicyState:
+        request = admin_pb2.SetPolicyRequest(name=name, options=options)
+        with typed_errors():
+            answer = await self._admin.SetPolicy(request, timeout=timeout_s)
+        return policies.state_from(answer.state)
 
     async def close(self) -> None:
         await self._channel.close()

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Self, Unpack
 import grpc
 from tenacity import Retrying
 
+from twostroke.v1 import admin_pb2
 from twostroke.v1 import generation_pb2 as pb
+from twostroke.v1.admin_pb2_grpc import AdminServiceStub
 from twostroke.v1.generation_pb2_grpc import GenerationServiceStub, ModelServiceStub
 from twostroke_client import policies, values
 from twostroke_client.channel import CHANNEL_OPTIONS, INFO_TIMEOUT_S
@@ -97,6 +99,7 @@ class Client:
         self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
         self._generation = GenerationServiceStub(self._channel)
         self._models = ModelServiceStub(self._channel)
+        self._admin = AdminServiceStub(self._channel)
 
     def generate(
         self,
@@ -139,7 +142,9 @@ class Client:
 
     def policy(self, *, timeout_s: float = INFO_TIMEOUT_S) -> PolicyState:
         """The scheduling policy in force, and what tenants got."""
-        return policies.get_policy(self._channel, timeout_s)
+        with typed_errors():
+            answer = self._admin.GetPolicy(admin_pb2.GetPolicyRequest(), timeout=timeout_s)
+        return policies.state_from(answer.state)
 
     def set_policy(
         self,
@@ -152,7 +157,10 @@ class Client:
 
         Raises InvalidRequest if there is no such policy, or not with these options.
         """
-        return policies.set_policy(self._channel, name, options or {}, timeout_s)
+        request = admin_pb2.SetPolicyRequest(name=name, options=options)
+        with typed_errors():
+            answer = self._admin.SetPolicy(request, timeout=timeout_s)
+        return policies.state_from(answer.state)
 
     def close(self) -> None:
         """Ends the connection; streams that still run are cancelled."""

@@ -1,14 +1,8 @@
-"""The scheduling policy, as values and calls: the only module that knows admin.proto's fields."""
+"""The scheduling policy as values: the only module that knows the fields of admin.proto."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import grpc
-
 from twostroke.v1 import admin_pb2 as pb
-from twostroke.v1.admin_pb2_grpc import AdminServiceStub
-from twostroke_client.channel import INFO_TIMEOUT_S
-from twostroke_client.errors import typed_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +33,7 @@ class PolicyState:
     tenants: tuple[TenantUsage, ...]
 
 
-def get_policy(channel: grpc.Channel, timeout_s: float = INFO_TIMEOUT_S) -> PolicyState:
-    with typed_errors():
-        answer = AdminServiceStub(channel).GetPolicy(pb.GetPolicyRequest(), timeout=timeout_s)
-    return _state_from(answer.state)
-
-
-def set_policy(
-    channel: grpc.Channel,
-    name: str,
-    options: Mapping[str, str],
-    timeout_s: float = INFO_TIMEOUT_S,
-) -> PolicyState:
-    request = pb.SetPolicyRequest(name=name, options=options)
-    with typed_errors():
-        answer = AdminServiceStub(channel).SetPolicy(request, timeout=timeout_s)
-    return _state_from(answer.state)
-
-
-def _state_from(state: pb.PolicyState) -> PolicyState:
+def state_from(state: pb.PolicyState) -> PolicyState:
     return PolicyState(
         name=state.name,
         available=tuple(state.available),

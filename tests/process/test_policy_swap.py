@@ -9,7 +9,14 @@ import pytest
 
 from tests.support.jobs import Job, make_job, run_round, wait_idle
 from tests.support.stack import Stack
-from twostroke_client import Client, FinishReason, InvalidRequest, RefusedByPolicy, RetryPolicy
+from twostroke_client import (
+    AsyncClient,
+    Client,
+    FinishReason,
+    InvalidRequest,
+    RefusedByPolicy,
+    RetryPolicy,
+)
 
 pytestmark = pytest.mark.process
 
@@ -26,7 +33,7 @@ def test_twenty_swaps_through_all_policies_under_load() -> None:
     with Stack(executor=EXECUTOR) as stack, Client(stack.address) as client:
         vocab_size = client.model_info().vocab_size
         jobs = [_job(chance, vocab_size) for _ in range(STREAMS)]
-        ends, seen = asyncio.run(_round_with_swaps(stack.address, client, jobs))
+        ends, seen = asyncio.run(_round_with_swaps(stack.address, jobs))
         assert set(ends) <= {FinishReason.STOP, FinishReason.LENGTH}
         assert ends.total() == STREAMS
         assert seen.total() >= SWAPS
@@ -73,18 +80,16 @@ def _job(chance: random.Random, vocab_size: int) -> Job:
     return job
 
 
-async def _round_with_swaps(
-    address: str, client: Client, jobs: list[Job]
-) -> tuple[Counter[str], Counter[str]]:
+async def _round_with_swaps(address: str, jobs: list[Job]) -> tuple[Counter[str], Counter[str]]:
     """How the jobs ended, and how often each policy was put in force while they ran."""
     seen = Counter[str]()
     running = asyncio.create_task(run_round(address, jobs))
-    for name in cycle(client.policy().available):
-        if running.done():
-            break
-        state = await asyncio.to_thread(client.set_policy, name)
-        assert state.name == name
-        seen[name] += 1
-        # Not to wait for anything: so that steps are planned under each.
-        await asyncio.wait([running], timeout=0.05)
+    async with AsyncClient(address) as client:
+        for name in cycle((await client.policy()).available):
+            if running.done():
+                break
+            assert (await client.set_policy(name)).name == name
+            seen[name] += 1
+            # Not to wait for anything: so that steps are planned under each.
+            await asyncio.wait([running], timeout=0.05)
     return await running, seen
