@@ -181,6 +181,13 @@ class Batch:
         """Whose rows are in flight: running sequences, and some that have left meanwhile."""
         return {seq_id for flight in self.in_flight for seq_id in flight.rows.seq_id.tolist()}
 
+    def grow(self, lanes: Indices) -> None:
+        """Gives each lane a block more; they must be available."""
+        table = self.table
+        blocks = table.blocks.take(lanes)
+        table.table[lanes, blocks] = self.pool.take(len(lanes))
+        table.blocks[lanes] = blocks + 1
+
     # -- the prefix cache --------------------------------------------------------------------------
 
     def register(self, lanes: Indices, moment: Moment, stop: Int32s) -> None:
@@ -194,9 +201,9 @@ class Batch:
         full //= np.int32(self.table.block_size)
         (new,) = (full > moment.registered).nonzero()
         if len(new):
-            self._register_next(lanes[new], full[new], moment.registered[new])
+            self.register_full(lanes[new], full[new], moment.registered[new])
 
-    def _register_next(self, lanes: Indices, full: Int32s, first: Int32s) -> None:
+    def register_full(self, lanes: Indices, full: Int32s, first: Int32s) -> None:
         """Registers blocks [first:full) of each lane. Nearly always that is the last one alone."""
         table = self.table
         tokens, blocks = table.block_tokens(lanes, full - 1), table.table[lanes, full - 1].tolist()

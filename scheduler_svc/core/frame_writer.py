@@ -6,6 +6,7 @@ fast as indexing by two arrays; mode "clip" is what makes `out` unbuffered, noth
 
 import numpy as np
 
+from scheduler_svc.core.batch import InFlight
 from scheduler_svc.core.lanes import LaneTable, Moment, Rows
 from scheduler_svc.core.swap import NO_COPIES, Copies
 from scheduler_svc.core.types import Bools, Int32s
@@ -28,24 +29,16 @@ class FrameWriter:
         """0, 1, 2, ... as far as they were needed."""
 
     def write(
-        self,
-        frame: PlanFrame,
-        rows: Rows,
-        moment: Moment,
-        stop: Int32s,
-        copies: Copies,
-        *,
-        epoch: int,
-        step: int,
-    ) -> Bools:
-        """Fills and seals `frame`: row r computes positions [moment.planned[r]:stop[r]).
+        self, frame: PlanFrame, epoch: int, flight: InFlight, moment: Moment, copies: Copies
+    ) -> None:
+        """Fills and seals `frame`: row r computes positions [moment.planned[r]:flight.stop[r]).
 
-        Rows of one token come first; a lane stands at most once. Returns which rows sample.
+        Rows of one token come first; a lane stands at most once.
         """
-        count, carries = len(stop), stop > moment.known
-        samples: Bools = stop == moment.known + moment.pending
+        rows, stop, count = flight.rows, flight.stop, len(flight.stop)
+        carries: Bools = stop > moment.known
         frame.row_flags[:count] = (
-            samples * _SAMPLES
+            flight.samples * _SAMPLES
             | carries * _CARRY
             | (stop < rows.ban_until) * _BAN_STOP
             | rows.standing_flags
@@ -63,18 +56,17 @@ class FrameWriter:
         copies_out, copies_in = copies
         if copies is not NO_COPIES:
             frame.write_copies(blocks, copies_out, copies_in)
-        tokens = self._write_tokens(frame, rows, moment.planned, stop, last_block, carries)
+        self._write_tokens(frame, flight, moment.planned, last_block, carries)
         frame.seal(
             epoch=epoch,
-            step=step,
+            step=flight.step,
             rows=count,
-            tokens=tokens,
+            tokens=flight.tokens,
             blocks=blocks,
-            samples=int(np.count_nonzero(samples)),
+            samples=int(np.count_nonzero(flight.samples)),
             copies_out=len(copies_out),
             copies_in=len(copies_in),
         )
-        return samples
 
     def _write_tables(self, frame: PlanFrame, rows: Rows, last_block: Int32s) -> int:
         """Writes block_indptr and block_ids as far as [0:stop) needs; returns the entries.
@@ -97,20 +89,18 @@ class FrameWriter:
     def _write_tokens(
         self,
         frame: PlanFrame,
-        rows: Rows,
+        flight: InFlight,
         start: Int32s,
-        stop: Int32s,
         last_block: Int32s,
         carries: Bools,
-    ) -> int:
-        """Writes query_indptr and the per-token arrays; returns the number of tokens."""
-        table, size, count = self._table, self._size, len(stop)
-        lengths = stop - start
+    ) -> None:
+        """Writes query_indptr and the per-token arrays."""
+        table, size, rows, count = self._table, self._size, flight.rows, len(start)
+        lengths = flight.stop - start
         frame.query_indptr[0] = 0
         np.add.accumulate(lengths, out=frame.query_indptr[1 : count + 1])
-        tokens = int(frame.query_indptr[count])
         # All rows of one token at once; they come first.
-        singles = count if tokens == count else int(np.count_nonzero(lengths == 1))
+        singles = count if flight.tokens == count else int(np.count_nonzero(lengths == 1))
         position, block = start[:singles], last_block[:singles]
         frame.token_ids[:singles] = CARRIED_TOKEN
         (told,) = (~carries[:singles]).nonzero()
@@ -124,7 +114,6 @@ class FrameWriter:
         for row in range(singles, count):
             begin, end = int(frame.query_indptr[row]), int(frame.query_indptr[row + 1])
             self._write_piece(frame, int(rows.lanes[row]), begin, end, int(start[row]))
-        return tokens
 
     def _write_piece(self, frame: PlanFrame, lane: int, begin: int, end: int, start: int) -> None:
         """Writes tokens [begin:end) of the step: positions of `lane` from `start` on."""

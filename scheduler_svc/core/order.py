@@ -67,6 +67,11 @@ class Order:
         for sequence in sorted(waiting, key=lambda other: other.seq_id):
             self.enqueue(sequence)
 
+    @property
+    def has_fault(self) -> bool:
+        """Whether the policy will have to be replaced."""
+        return bool(self._guard.fault)
+
     def take_fault(self) -> bool:
         """Whether the policy has to be replaced; says so once."""
         if not self._guard.fault:

@@ -20,7 +20,10 @@ class Pace:
 
     def observe(self, timing: StepTiming, rows: int, tokens: int) -> None:
         """A step of so many rows and input tokens was computed."""
-        took_s = (timing.compute_end_ns - timing.compute_begin_ns) / 1e9
+        self.observe_s((timing.compute_end_ns - timing.compute_begin_ns) / 1e9, rows, tokens)
+
+    def observe_s(self, took_s: float, rows: int, tokens: int) -> None:
+        """The same, by the time that it took."""
         if took_s <= 0:
             return
         if tokens == rows:

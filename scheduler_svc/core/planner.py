@@ -54,8 +54,8 @@ class Planner:
         self._itl_target_s = itl_target_ms / 1e3
         self._writer = FrameWriter(batch.table)
 
-    def plan(self, frame: PlanFrame) -> PlannedStep | None:
-        """Fills and seals `frame`; None if there is nothing to do."""
+    def plan(self, frame: PlanFrame | None) -> PlannedStep | None:
+        """Fills and seals `frame`, if there is one; None if there is nothing to do."""
         batch = self._batch
         if not self._roster.suspects:
             self._yield_to_head()
@@ -70,9 +70,9 @@ class Planner:
             lengths = np.concatenate([lengths, np.array([n for _, n in admitted], np.int32)])
         if not len(lanes):
             return None
-        self._write(frame, lanes, lengths, grown)
+        flight = self._write(frame, lanes, lengths, grown)
         first_rows = tuple(s.seq_id for s, _ in admitted if s.admissions == 1)
-        return PlannedStep(batch.epoch, batch.step, len(lanes), first_rows)
+        return PlannedStep(batch.epoch, flight.step, flight.tokens, flight.stop, first_rows)
 
     def _yield_to_head(self) -> None:
         batch, order = self._batch, self._roster.order
@@ -86,7 +86,7 @@ class Planner:
 
     def _grow(self) -> _Grown:
         """Extends the block tables that are full."""
-        batch, table, pool = self._batch, self._batch.table, self._batch.pool
+        batch, table = self._batch, self._batch.table
         size, preempted = np.int32(table.block_size), False
         while True:
             rows = batch.rows
@@ -94,14 +94,12 @@ class Planner:
             needed = batch.needed(moment)
             full = moment.planned >= moment.blocks * size
             (growing,) = (full & (needed > 0)).nonzero()
-            if len(growing) <= pool.available:
+            if len(growing) <= batch.pool.available:
                 break
             self._preempt(self._roster.order.victim(batch.running))
             preempted = True
         if len(growing):
-            lanes, blocks = rows.lanes[growing], moment.blocks[growing]
-            table.table[lanes, blocks] = pool.take(len(growing))
-            table.blocks[lanes] = blocks + 1
+            batch.grow(rows.lanes[growing])
         return _Grown(rows, moment, needed, preempted)
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -159,7 +157,9 @@ class Planner:
             admitted.append((head, length))
         return budget
 
-    def _write(self, frame: PlanFrame, lanes: Indices, lengths: Int32s, grown: _Grown) -> None:
+    def _write(
+        self, frame: PlanFrame | None, lanes: Indices, lengths: Int32s, grown: _Grown
+    ) -> InFlight:
         """Writes the frame, rows of one token first, and accounts for the step."""
         batch, table = self._batch, self._batch.table
         longer = lengths != 1
@@ -171,21 +171,20 @@ class Planner:
         else:
             rows, moment = table.rows(lanes), table.moment(lanes)
         stop = moment.planned + lengths
-        batch.step += 1
+        flight = InFlight(
+            step=batch.step + 1,
+            rows=rows,
+            changes=table.changes,
+            samples=stop == moment.known + moment.pending,
+            stop=stop,
+            tokens=int(np.add.reduce(lengths)),
+        )
         copies = batch.swap.take_copies()
-        samples = self._writer.write(
-            frame, rows, moment, stop, copies, epoch=batch.epoch, step=batch.step
-        )
+        if frame is not None:
+            self._writer.write(frame, batch.epoch, flight, moment, copies)
         table.planned[lanes] = stop
-        table.pending[lanes] = moment.pending + samples
-        batch.in_flight.append(
-            InFlight(
-                step=batch.step,
-                rows=rows,
-                changes=table.changes,
-                samples=samples,
-                stop=stop,
-                tokens=int(frame.query_indptr[len(lanes)]),
-            )
-        )
+        table.pending[lanes] = moment.pending + flight.samples
+        batch.step += 1
+        batch.in_flight.append(flight)
         batch.register(lanes, moment, stop)
+        return flight

@@ -5,10 +5,14 @@ This is the door; what is behind it has a file each:
     order       what the policy in force says, and what it may not do
     planner     what goes into the next step
     settling    what a step's result changes
+    coasting    many steps at once, for simulations
     batch       lanes, blocks and steps in flight of one epoch
 """
 
+from collections.abc import Sequence
+
 from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.coasting import coast, steady_steps
 from scheduler_svc.core.fit import misfit
 from scheduler_svc.core.kv_index import KvIndex
 from scheduler_svc.core.pace import Pace
@@ -21,6 +25,7 @@ from scheduler_svc.core.types import (
     NOTHING,
     Ending,
     Int32s,
+    Int64s,
     PlannedStep,
     Rejection,
     Request,
@@ -182,8 +187,8 @@ class Scheduler:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def plan(self, frame: PlanFrame) -> PlannedStep | None:
-        """Plans the next step into `frame` and seals it.
+    def plan(self, frame: PlanFrame | None) -> PlannedStep | None:
+        """Plans the next step into `frame` and seals it; a simulation may need no frame.
 
         None if there is nothing to do or enough steps are in flight. A planned step must be
         published; its result must be committed, in order, or the executor given up.
@@ -210,6 +215,29 @@ class Scheduler:
         output = settle(self._roster, batch, flight, result)
         self._tokens += len(output.tokens)
         return output
+
+    # -- in simulations ----------------------------------------------------------------------------
+
+    def steady_steps(self) -> int:
+        """How many steps to come are known to do nothing but decode, if nobody comes or goes."""
+        batch = self._roster.batch
+        return steady_steps(self._roster, batch, self.config.depth) if batch else 0
+
+    def coast(self, took_s: Sequence[float], token: int) -> Int64s:
+        """Commits as many steady steps as there are times, and plans as many.
+
+        The oldest in flight took took_s[0], and so on. Every row gets `token`, always. Returns
+        whose rows they are.
+        """
+        batch = self._roster.batch
+        assert batch is not None
+        rows = len(batch.running)
+        coast(batch, len(took_s), token)
+        for each_s in took_s:
+            self._pace.observe_s(each_s, rows, rows)
+        self._steps += len(took_s)
+        self._tokens += len(took_s) * rows
+        return batch.rows.seq_id
 
     # -- looking in --------------------------------------------------------------------------------
 

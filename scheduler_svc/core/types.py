@@ -124,9 +124,15 @@ class PlannedStep:
 
     epoch: int
     step: int
-    rows: int
+    tokens: int
+    """Input tokens of all rows."""
+    stop: Int32s  # [R] where each row's positions end
     first_rows: tuple[SeqId, ...]
     """Sequences that get their first row ever with this step."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.stop)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,8 +13,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import overload
 
 import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.floating]
 
 
 class CostError(ValueError):
@@ -48,8 +53,16 @@ class CostModel:
     block_size: int
     model_len_max: int
 
-    def step_s(self, rows: int, prompt_tokens: int, context_tokens: int) -> float:
-        """How long the executor computes such a step."""
+    @overload
+    def step_s(self, rows: int, prompt_tokens: int, context_tokens: int) -> float: ...
+
+    @overload
+    def step_s(self, rows: int, prompt_tokens: int, context_tokens: Int64s) -> Float64s: ...
+
+    def step_s(
+        self, rows: int, prompt_tokens: int, context_tokens: int | Int64s
+    ) -> float | Float64s:
+        """How long the executor computes such a step, or several of different contexts."""
         return (
             self.base_s
             + rows * self.row_s

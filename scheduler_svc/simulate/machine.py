@@ -1,8 +1,11 @@
 """One policy, one workload: the real core drives a modelled executor on a clock that jumps.
 
-The core plans real frames and commits results, at the depth that it is configured for. Tokens mean
-nothing here, so the result of a step says only that every row that samples got one. Requests end by
-length: what a trace says was generated is what a request asks for.
+The core plans steps and commits results, at the depth that it is configured for. Tokens mean
+nothing here, so nobody reads a plan, and the result of a step says only that every row that samples
+got one. Requests end by length: what a trace says was generated is what a request asks for.
+
+While all that can happen is decoding, steps are taken many at once; what comes out is the same, bit
+by bit (tests/property/test_coasting.py).
 """
 
 import math
@@ -14,19 +17,21 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from scheduler_svc.core import PlannedStep, Policy, Rejection, Request, Scheduler, SchedulerConfig
+from scheduler_svc.core import Policy, Rejection, Request, Scheduler, SchedulerConfig
 from scheduler_svc.core.types import Ending, StepOutput
 from scheduler_svc.simulate.cost import CostModel
 from scheduler_svc.simulate.workload import Arrival
 from svc_wire.capacity import Capacity
-from svc_wire.frames import PlanFrame, StepResult, StepTiming
-from svc_wire.ids import FinishReason, SeqId
-from svc_wire.layout import plan_dtype
-from svc_wire.ring import FRAMES
+from svc_wire.frames import StepResult, StepTiming
+from svc_wire.ids import FinishReason, RowStatus, SeqId
 
 NAMES = 1 << 20
 """Token ids below it stand for named parts of prompts, those above for requests."""
 EPOCH = 1
+TOKEN = 0
+"""What is always sampled."""
+
+Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -60,7 +65,7 @@ class Outcome:
 
     policy: str
     lives: list[Life]
-    gaps_s: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    gaps_s: Float64s = field(default_factory=lambda: np.empty(0))
     """Time from a token to the next one of its request, of all requests."""
     end_s: float = 0.0
     steps: int = 0
@@ -69,11 +74,32 @@ class Outcome:
     policy_fault: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step that the executor computes or will."""
+
+    step: int
+    rows: int
+    context_tokens: int
+    begin_s: float
+    end_s: float
+
+    @property
+    def timing(self) -> StepTiming:
+        return StepTiming(
+            compute_begin_ns=round(self.begin_s * 1e9), compute_end_ns=round(self.end_s * 1e9)
+        )
+
+
 class Machine:
     """Runs one workload to its end; `run` may be called once."""
 
-    def __init__(self, policy: Policy, cost: CostModel, config: SchedulerConfig) -> None:
+    def __init__(
+        self, policy: Policy, cost: CostModel, config: SchedulerConfig, *, coasts: bool = True
+    ) -> None:
+        """`coasts`: whether to take steady steps many at once."""
         self._cost = cost
+        self._coasts = coasts
         self._core = Scheduler(config, policy)
         self._name = policy.name
         capacity = Capacity(
@@ -86,18 +112,15 @@ class Machine:
             vocab_size=2 * NAMES,
         )
         self._core.attach(capacity, EPOCH)
-        self._frames = [
-            PlanFrame(bytearray(plan_dtype(capacity).itemsize), capacity, writable=True)
-            for _ in range(FRAMES)
-        ]
+        self._status = np.full(config.running_max, RowStatus.OK, np.uint8)
+        self._tokens = np.full(config.running_max, TOKEN, np.int32)
         self._now_s = 0.0
         self._free_at_s = 0.0
-        self._in_flight: deque[tuple[float, StepResult]] = deque()
-        """When each step will be done, and with what."""
+        self._in_flight: deque[_Flight] = deque()
         self._lives: dict[SeqId, Life] = {}
         self._deadlines: list[tuple[float, SeqId]] = []
         self._last_token_s = np.empty(0)
-        self._gaps_s: list[npt.NDArray[np.float64]] = []
+        self._gaps_s: list[Float64s] = []
 
     def run(self, arrivals: Sequence[Arrival], deadline_s: float = math.inf) -> Outcome:
         """All requests to their ends; each gives up `deadline_s` after it came."""
@@ -106,14 +129,16 @@ class Machine:
         waiting = deque(lives)
         while waiting or self._lives:
             self._plan()
-            self._now_s = min(
+            until_s = min(
                 waiting[0].arrival.at_s if waiting else math.inf,
-                self._in_flight[0][0] if self._in_flight else math.inf,
                 self._deadlines[0][0] if self._deadlines else math.inf,
             )
+            if self._coasts:
+                self._coast(until_s)
+            self._now_s = min(until_s, self._in_flight[0].end_s if self._in_flight else math.inf)
             assert math.isfinite(self._now_s), "nothing to do, but requests are left"
-            while self._in_flight and self._in_flight[0][0] <= self._now_s:
-                self._deliver(self._core.commit(self._in_flight.popleft()[1]))
+            while self._in_flight and self._in_flight[0].end_s <= self._now_s:
+                self._deliver(self._core.commit(self._result(self._in_flight.popleft())))
                 self._plan()
             while waiting and waiting[0].arrival.at_s <= self._now_s:
                 self._add(len(lives) - len(waiting), waiting.popleft())
@@ -144,24 +169,55 @@ class Machine:
 
     def _plan(self) -> None:
         """Plans what the depth allows; the executor computes one step after the other."""
-        while planned := self._core.plan(self._frames[self._core.next_step % FRAMES]):
+        while planned := self._core.plan(None):
+            rows, context_tokens = planned.rows, int(np.add.reduce(planned.stop))
             begin_s = max(self._free_at_s, self._now_s)
-            self._free_at_s = begin_s + self._step_s(planned)
-            self._in_flight.append((self._free_at_s, self._result(planned, begin_s)))
+            took_s = self._cost.step_s(rows, planned.tokens - rows, context_tokens)
+            self._free_at_s = begin_s + took_s
+            self._in_flight.append(
+                _Flight(planned.step, rows, context_tokens, begin_s, self._free_at_s)
+            )
 
-    def _step_s(self, planned: PlannedStep) -> float:
-        frame, rows = self._frames[planned.step % FRAMES], planned.rows
-        tokens = int(frame.query_indptr[rows])
-        return self._cost.step_s(rows, tokens - rows, int(frame.row_stop[:rows].sum()))
+    def _result(self, flight: _Flight) -> StepResult:
+        rows = flight.rows
+        status, tokens = self._status[:rows], self._tokens[:rows]
+        return StepResult(EPOCH, flight.step, status, tokens, flight.timing)
 
-    def _result(self, planned: PlannedStep, begin_s: float) -> StepResult:
-        timing = StepTiming(
-            compute_begin_ns=round(begin_s * 1e9), compute_end_ns=round(self._free_at_s * 1e9)
+    def _coast(self, until_s: float) -> None:
+        """Takes all steady steps that end by `until_s`, if that is more than what is in flight."""
+        flights, depth = self._in_flight, len(self._in_flight)
+        if not flights or flights[-1].end_s > until_s:
+            return
+        if (steady := self._core.steady_steps()) <= depth:
+            return
+        newest, rows = flights[-1], flights[-1].rows
+        # Each of the steps to come begins when the one before it ends.
+        contexts = newest.context_tokens + rows * np.arange(1, steady + 1)
+        took_s = self._cost.step_s(rows, 0, contexts)
+        ends_s = np.add.accumulate(np.concatenate([[newest.end_s], took_s]))
+        begins_s = np.concatenate([[flight.begin_s for flight in flights], ends_s[:-1]])
+        ends_s = np.concatenate([[flight.end_s for flight in flights], ends_s[1:]])
+        count = int(np.searchsorted(ends_s[:steady], until_s, side="right"))
+        self._take(rows, begins_s[:count], ends_s[:count])
+        self._in_flight = deque(
+            _Flight(
+                newest.step + 1 + index - depth,
+                rows,
+                int(contexts[index - depth]),
+                float(begins_s[index]),
+                float(ends_s[index]),
+            )
+            for index in range(count, count + depth)
         )
-        rows = planned.rows
-        return StepResult(
-            EPOCH, planned.step, np.zeros(rows, np.uint8), np.zeros(rows, np.int32), timing
-        )
+        self._now_s, self._free_at_s = float(ends_s[count - 1]), self._in_flight[-1].end_s
+
+    def _take(self, rows: int, begins_s: Float64s, ends_s: Float64s) -> None:
+        """Commits steady steps of so many rows."""
+        took_s = (np.rint(ends_s * 1e9) - np.rint(begins_s * 1e9)) / 1e9
+        seq_ids = self._core.coast(took_s.tolist(), TOKEN)
+        self._gaps_s.append(ends_s[0] - self._last_token_s[seq_ids])
+        self._gaps_s.append(np.repeat(np.diff(ends_s), rows))
+        self._last_token_s[seq_ids] = ends_s[-1]
 
     def _deliver(self, output: StepOutput) -> None:
         first = output.indices == 0

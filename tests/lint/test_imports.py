@@ -19,6 +19,7 @@ ALLOWED = {
         "numpy.typing", "scheduler_svc.core",
         "svc_wire.capacity", "svc_wire.frames", "svc_wire.ids",
         "svc_wire.frontend_link",  # for Sampling, a value
+        "svc_wire.layout",  # for SETTINGS, the names of neighbouring sections
     },
     "svc_wire": {"numpy", "msgspec", "svc_wire"},
 }  # fmt: skip

@@ -196,7 +196,7 @@ BUGS = [
     ),
     Bug(
         "an unfinished prompt samples",
-        "frame_writer.py",
+        "planner.py",
         "stop == moment.known + moment.pending",
         "stop > 0",
     ),
@@ -281,8 +281,8 @@ BUGS = [
     Bug(
         "a loss of the executor loses a request",
         "scheduler.py",
-        "for sequence in list(batch.running):\n            roster.put_back",
-        "for sequence in list(batch.running)[:-1]:\n            roster.put_back",
+        "for sequence in list(batch.running):\n            self._roster.put_back",
+        "for sequence in list(batch.running)[:-1]:\n            self._roster.put_back",
     ),
     Bug(
         "an innocent is blamed for the loss of the executor",
