@@ -153,7 +153,8 @@ class Planner:
             copied_s = batch.swap.in_s
             there = roster.admit(batch, head, hit)
             length = roster.order.piece(head, len(head.tokens) - there, budget)
-            budget -= length + self._pace.tokens_in(batch.swap.in_s - copied_s)
+            copied = self._pace.tokens_in(batch.swap.in_s - copied_s)
+            budget = max(0, budget - length - copied)
             admitted.append((head, length))
         return budget
 

@@ -245,8 +245,8 @@ BUGS = [
     Bug(
         "the budget is overdrawn by those who join",
         "planner.py",
-        "budget -= length + self._pace",
-        "budget -= self._pace",
+        "max(0, budget - length - copied)",
+        "max(0, budget - copied)",
     ),
     Bug(
         "a pre-empted sequence goes to the back",

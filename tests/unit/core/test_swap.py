@@ -8,6 +8,7 @@ from scheduler_svc.core.swap import NO_COPIES, Swap
 from svc_wire.capacity import Capacity
 from svc_wire.frontend_link import Sampling
 from svc_wire.ids import FinishReason, RowStatus, SeqId
+from svc_wire.ring import FRAMES
 from tests.support.core_drive import CoreDrive
 
 CAPACITY = Capacity(
@@ -244,3 +245,30 @@ def test_what_a_row_that_failed_has_written_is_not_kept() -> None:
     assert preempted in drive.core._roster.sequences
     assert host_blocks_free(drive) == 8
     drive.core.check()
+
+
+def row_lengths(drive: CoreDrive, step: int) -> list[int]:
+    frame = drive._executor.plans[step % FRAMES]
+    rows = int(frame.sections["header"]["rows"])
+    return sorted((frame.row_stop[:rows] - frame.row_start[:rows]).tolist())
+
+
+@pytest.mark.parametrize(("budget", "copy_ms", "piece"), [(16, 0, 15), (16, 1, 10), (9, 2, 1)])
+def test_copies_in_take_their_share_of_the_budget(budget: int, copy_ms: int, piece: int) -> None:
+    """Somebody reads a long prompt beside who comes back with five blocks; a token takes 1 ms."""
+    capacity = msgspec.structs.replace(CAPACITY, block_copy_ns=copy_ms * 1_000_000, num_blocks=40)
+    drive = CoreDrive(Fcfs(), capacity, depth=0, prefix_cache=False, step_tokens_max=budget)
+    drive.add(1, 2)
+    drive.run_steps(2)
+    swapped = drive.core._roster.sequences[drive.add(17, 9)]
+    drive.run_steps(2)
+    drive.add(38, 1)
+    drive.step()
+    batch = drive.core._roster.batch
+    assert batch is not None
+    drive.core._roster.preempt(batch, swapped, prompt_token_s=1.0)
+    drive.step()
+    assert drive.core.stats().swaps_in == 1
+    frame = drive._executor.plans[batch.step % FRAMES]
+    assert (frame.row_stop[:2] - frame.row_start[:2]).tolist() == [1, piece]
+    drive.run()
