@@ -6,13 +6,16 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from executor_svc.hash_model import expected_tokens
+import msgspec
+
+from executor_svc.hash_model import expected_logprobs, expected_tokens
 from svc_wire.frontend_link import Sampling
 from twostroke_client import (
     AsyncClient,
     Cancelled,
     Client,
     DeadlineExceeded,
+    Delta,
     FinishReason,
     GenerateOptions,
 )
@@ -25,6 +28,7 @@ class Job:
     prompt: list[int]
     options: GenerateOptions
     expected: list[int]
+    vocab_size: int
     cancel_after: int | None = None
     timeout_s: float | None = None
 
@@ -40,6 +44,13 @@ def make_job(chance: random.Random, vocab_size: int, **behaviour: float | int | 
             top_p=chance.choice([1.0, 0.5]),
             min_p=chance.choice([0.0, 0.125]),
             seed=chance.randrange(-(2**63), 2**63),
+        )
+    if chance.random() < 0.3:
+        sampling = msgspec.structs.replace(
+            sampling,
+            repetition_penalty=chance.choice([1.0, 1.5]),
+            presence_penalty=chance.choice([0.0, -0.5]),
+            frequency_penalty=chance.choice([0.25, 2.0]),
         )
     stop_ids = chance.sample(range(vocab_size), chance.randint(0, 4))
     max_tokens = chance.randint(1, 120)
@@ -60,12 +71,16 @@ def make_job(chance: random.Random, vocab_size: int, **behaviour: float | int | 
         top_p=sampling.top_p,
         min_p=sampling.min_p,
         seed=sampling.seed,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logprobs=chance.choice([None, None, 0, 2]),
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         stop_token_ids=stop_ids,
         ignore_eos=True,
     )
-    return Job(prompt, options, expected, **behaviour)  # type: ignore[arg-type]
+    return Job(prompt, options, expected, vocab_size, **behaviour)  # type: ignore[arg-type]
 
 
 async def run_job(client: AsyncClient, job: Job) -> str:
@@ -79,6 +94,7 @@ async def run_job(client: AsyncClient, job: Job) -> str:
             async for delta in stream:
                 assert end == "nothing", "a piece after the end"
                 assert delta.first_index == len(tokens), "a gap in the indices"
+                check_logprobs(job, delta)
                 tokens += delta.token_ids
                 text += delta.text
                 if job.cancel_after is not None and len(tokens) >= job.cancel_after:
@@ -99,6 +115,22 @@ async def run_job(client: AsyncClient, job: Job) -> str:
     else:
         assert tokens == job.expected[: len(tokens)]
     return end
+
+
+def check_logprobs(job: Job, delta: Delta) -> None:
+    """Each token has those that were asked for, of its own position."""
+    asked = job.options["logprobs"]
+    if asked is None:
+        assert not delta.logprobs
+        return
+    position = len(job.prompt) + delta.first_index
+    assert [
+        (entry.chosen.token_id, entry.chosen.logprob, [(t.token_id, t.logprob) for t in entry.top])
+        for entry in delta.logprobs
+    ] == [
+        (token, *expected_logprobs(position + k, token, asked, job.vocab_size))
+        for k, token in enumerate(delta.token_ids)
+    ]
 
 
 def text_of(tokens: list[int]) -> str:
