@@ -8,8 +8,8 @@
       F  failure      text                           a step raised
 
 Plans hold prompts as token ids. A redacted record holds zeros in their place: it shows rows, blocks
-and steps, and can be run again, but its tokens mean nothing. A record ends at its bound; the
-beginning is what a replay cannot do without.
+and steps, and can be run again, but its tokens mean nothing. Log-probabilities are left out. A
+record ends at its bound; the beginning is what a replay cannot do without.
 """
 
 import itertools

@@ -18,6 +18,7 @@ from scheduler_svc.core import (
 )
 from svc_wire.capacity import Capacity
 from svc_wire.frames import BatchPlan, StepResult
+from svc_wire.frontend_link import Sampling
 from svc_wire.ids import FinishReason, RowFlag, SeqId
 from svc_wire.ring import FRAMES
 from tests.sim.executor import SimExecutor
@@ -106,18 +107,23 @@ class Stage:
         """`shared` tokens of the common stem, then `prompt` tokens of its own.
 
         `stop_at=N`: the id that this request would sample as output N is a stop id.
+        `penalty=X`: a frequency penalty.
         """
         (name,) = words
         shared, own = int(named.pop("shared", 0)), int(named.pop("prompt", 0))
         prompt = [*STEM[:shared], *(200 + 40 * (ord(name) - ord("A")) + k for k in range(own))]
         max_tokens, min_tokens = int(named.pop("max", 4)), int(named.pop("min", 0))
-        output = expected_tokens(prompt, vocab_size=VOCAB_SIZE, max_tokens=max_tokens)
+        sampling = Sampling(frequency_penalty=float(named.pop("penalty", 0)))
+        output = expected_tokens(
+            prompt, vocab_size=VOCAB_SIZE, max_tokens=max_tokens, sampling=sampling
+        )
         stop_at = [int(index) for index in named.pop("stop_at", "").split(",") if index]
         request = Request(
             prompt=np.array(prompt, np.int32),
             max_tokens=max_tokens,
             min_tokens=min_tokens,
             stop_ids=tuple(output[index] for index in stop_at),
+            sampling=sampling,
             priority=int(named.pop("priority", 0)),
         )
         assert not named, f"unknown arguments: {named}"
