@@ -3,8 +3,8 @@
     python -m tests.chaos [SEED] [--seconds N] [--model tiny]
 
 Every stream must end with the tokens of a quiet run, whatever happens. At the end nothing may be
-left: no process, no socket, no ring; and the front end, which lives through all of it, may not have
-grown. A seed fixes which faults come in which order, not what they hit.
+left: no process, no socket, no ring; and the front end may not have grown. A seed fixes which faults
+come in which order, not what they hit.
 """
 
 import os
@@ -118,7 +118,7 @@ def _end(serve: Serve) -> None:
 
 
 def _memory_bytes(serve: Serve) -> int:
-    return int(serve.services["frontend"].memory_full_info().uss)
+    return int(serve.find_services()["frontend"].memory_full_info().uss)
 
 
 @contextmanager

@@ -16,10 +16,9 @@ import psutil
 
 from tests.chaos import damage
 from tests.chaos.clock import Clock
-from tests.support.serve import Serve
+from tests.support.serve import ROLES, Serve
 
-REPLACEABLE = ("executor", "scheduler")
-"""A front end that dies takes its streams with it."""
+BEHIND = ("executor", "scheduler")
 
 
 class Monkey:
@@ -47,22 +46,23 @@ class Monkey:
             self.faults.append(self.jump_clock)
 
     def kill_one(self) -> None:
-        self._signal(self._chance.choice(REPLACEABLE), signal.SIGKILL)
+        """Clients of a front end that dies bring what they have to the next one."""
+        self._signal(self._chance.choice(ROLES), signal.SIGKILL)
 
     def kill_both(self) -> None:
-        for role in REPLACEABLE:
+        for role in BEHIND:
             self._signal(role, signal.SIGKILL)
 
     def stop_for_a_while(self) -> None:
         """Longer than the stall timeout, shorter than the hang timeout."""
-        role = self._chance.choice([*REPLACEABLE, "frontend"])
+        role = self._chance.choice(ROLES)
         self._signal(role, signal.SIGSTOP)
         time.sleep(self._chance.uniform(0.1, 2.0))
         self._signal(role, signal.SIGCONT)
 
     def slow_down(self) -> None:
         """A service gets a tenth of its time."""
-        role = self._chance.choice([*REPLACEABLE, "frontend"])
+        role = self._chance.choice(ROLES)
         for _ in range(10):
             self._signal(role, signal.SIGSTOP)
             time.sleep(0.09)
@@ -71,7 +71,7 @@ class Monkey:
 
     def restart_on_order(self) -> None:
         policy = self._chance.choice(["fcfs", "priority"])
-        words = self._chance.choice([["scheduler", "--policy", policy], ["executor"]])
+        words = self._chance.choice([["scheduler", "--policy", policy], ["executor"], ["frontend"]])
         self._serve.command("restart", *words)
 
     def tear_frames(self) -> None:
