@@ -3,8 +3,8 @@
     python -m tests.chaos [SEED] [--seconds N] [--model tiny]
 
 Every stream must end with the tokens of a quiet run, whatever happens. At the end nothing may be
-left: no process, no socket, no ring; and the front end may not have grown. A seed fixes which faults
-come in which order, not what they hit.
+left: no process, no socket, no ring; and the front end may not have grown. A seed fixes which
+faults come in which order, not what they hit.
 """
 
 import os
