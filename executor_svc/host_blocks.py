@@ -17,8 +17,8 @@ from executor_svc.errors import ExecutorError, OutOfMemory
 from executor_svc.kv_cache import KvCache
 from svc_wire.frames import Int32s
 
-_PROBE_BYTES = 64 << 20
-"""How much is copied to see how long it takes."""
+_PROBE_BYTES, _PROBE_BLOCKS = 64 << 20, 64
+"""How much is copied at most to see how long it takes."""
 
 
 class HostBlocks:
@@ -59,14 +59,17 @@ def strips(cache: KvCache, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def find_host_blocks(
-    config: ExecutorConfig, block_bytes: int, device: torch.device, default_bytes: int
+    config: ExecutorConfig, block_bytes: int, useful: int, device: torch.device, default_bytes: int
 ) -> tuple[int, int]:
-    """Capacity's host_blocks and block_copy_ns. Raises OutOfMemory."""
+    """Capacity's host_blocks, at most `useful` of them, and block_copy_ns. Raises OutOfMemory."""
     available = available_bytes()
     wanted = config.swap_bytes
     if wanted is None:
         wanted = min(default_bytes, available // 2)
-    count = wanted // block_bytes if config.host_blocks is None else config.host_blocks
+    count = config.host_blocks
+    if count is None:
+        # Of a tiny model there would be millions, and the frames have room to name each.
+        count = min(wanted // block_bytes, useful)
     if count * block_bytes > available:
         raise OutOfMemory(
             f"swapping needs {count * block_bytes >> 20} MiB of host memory, of which "
@@ -76,19 +79,24 @@ def find_host_blocks(
 
 
 def _copy_ns(block_bytes: int, device: torch.device) -> int:
-    """How long it takes to copy so many bytes from the device to the host, or back: the average."""
+    """How long it takes to copy a block from the device to the host, or back: the average.
+
+    Block by block, as if no two were neighbours.
+    """
     is_cuda = device.type == "cuda"
-    here = torch.empty(_PROBE_BYTES, dtype=torch.uint8, pin_memory=is_cuda)
-    there = torch.empty(_PROBE_BYTES, dtype=torch.uint8, device=device)
+    count = max(1, min(_PROBE_BLOCKS, _PROBE_BYTES // block_bytes))
+    here = torch.empty(count, block_bytes, dtype=torch.uint8, pin_memory=is_cuda)
+    there = torch.empty(count, block_bytes, dtype=torch.uint8, device=device)
     took_ns = 0
     for _ in range(2):  # the first time the memory is new to both
         begin_ns = time.perf_counter_ns()
-        here.copy_(there, non_blocking=True)
-        there.copy_(here, non_blocking=True)
+        for host, block in zip(here, there, strict=True):
+            host.copy_(block, non_blocking=True)
+            block.copy_(host, non_blocking=True)
         if is_cuda:
             torch.cuda.synchronize(device)
         took_ns = time.perf_counter_ns() - begin_ns
-    return max(1, took_ns * block_bytes // (2 * _PROBE_BYTES))
+    return max(1, took_ns // (2 * count))
 
 
 def available_bytes() -> int:

@@ -73,7 +73,7 @@ def find_capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
             f"lower --kv-memory or --num-blocks"
         )
     # None unless asked for: KV is in host memory already.
-    host_blocks, block_copy_ns = find_host_blocks(config, each, model.device, default_bytes=0)
+    host_blocks, block_copy_ns = find_host_blocks(config, each, useful, model.device, 0)
     try:
         return Capacity(
             num_blocks=num_blocks,

@@ -74,7 +74,7 @@ def _capacity(config: ExecutorConfig, model: CausalModel) -> Capacity:
     each = block_bytes(model.layers, config.block_size, model.dtype)
     lanes = 2 * rows_max
     useful = lanes * -(-model_len_max // config.block_size)
-    host_blocks, block_copy_ns = find_host_blocks(config, each, model.device, SWAP_BYTES)
+    host_blocks, block_copy_ns = find_host_blocks(config, each, useful, model.device, SWAP_BYTES)
     found = (config.kv_memory_bytes or _kv_bytes(model, rows_max, tokens_max, lanes)) // each
     num_blocks = config.num_blocks or min(found, useful)
     if num_blocks < 1:
