@@ -1,7 +1,7 @@
 """Requests and their front ends: who gets what, when front ends vanish, come back and take over."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +13,7 @@ from scheduler_svc.frontends import SILENCE_MAX_S, Frontends
 from scheduler_svc.meter import BusyMeter
 from scheduler_svc.requests import Requests
 from svc_wire.capacity import ModelInfo
+from svc_wire.frames import StepLogprobs
 from svc_wire.frontend_link import (
     PROTOCOL_VERSION,
     STREAM_BYTES,
@@ -48,6 +49,8 @@ class FrontEnd:
     """(index, token) of each key."""
     ends: dict[int, FinishReason] = field(default_factory=dict)
     rejected: dict[int, RejectReason] = field(default_factory=dict)
+    told: list[tuple[int, float]] = field(default_factory=list)
+    """(id, log-probability) of all tokens that had one."""
 
     def send(self, message: Attach | Submit | Abort | Detach) -> None:
         self.socket.send(to_scheduler.encode(message))
@@ -56,7 +59,7 @@ class FrontEnd:
         """Takes in all that is under way."""
         while self.socket.poll(50):
             match to_frontend.decode(self.socket.recv()):
-                case Outputs(keys=keys, indices=indices, tokens=tokens, finished=finished):
+                case Outputs(keys=keys, indices=indices, tokens=tokens, finished=finished) as it:
                     rows = zip(
                         np.frombuffer(keys, "<u8").tolist(),
                         np.frombuffer(indices, "<i4").tolist(),
@@ -65,6 +68,8 @@ class FrontEnd:
                     )
                     for key, index, token in rows:
                         self.tokens.setdefault(key, []).append((index, token))
+                    told = np.frombuffer(it.logprob_ids, "<i4").tolist()
+                    self.told += zip(told, np.frombuffer(it.logprobs, "<f4").tolist(), strict=True)
                     self.ends |= {end.key: end.reason for end in finished}
                 case Rejected(key=key, reason=reason):
                     self.rejected[key] = reason
@@ -111,7 +116,8 @@ class World:
         self.requests.begin(planned.first_rows)
         self._step += 1
         rows = [(RowStatus.OK, token) for token in tokens]
-        self.requests.committed([self.core.commit(result(self._step, *rows))])
+        told = replace(result(self._step, *rows), logprobs=_told(tokens))
+        self.requests.committed([self.core.commit(told)])
         if deliver:
             self.turn()
 
@@ -149,6 +155,13 @@ class World:
 def world() -> Iterator[World]:
     with private_dir() as run_dir, World(str(run_dir)) as it:
         yield it
+
+
+def _told(tokens: tuple[int, ...]) -> StepLogprobs:
+    """-1 for each token, no alternatives."""
+    nothing = np.empty((len(tokens), 0))
+    chosen = np.full(len(tokens), -1, np.float32)
+    return StepLogprobs(chosen, nothing.astype(np.int32), nothing.astype(np.float32))
 
 
 def submit(key: int, *output: int, **changes: object) -> Submit:
@@ -289,6 +302,40 @@ def test_a_drain_turns_newcomers_away_but_hands_over(world: World) -> None:
     successor.read()
     assert successor.rejected == {2: RejectReason.DRAINING}
     assert world.live == 1
+
+
+def test_tokens_whose_log_probabilities_nobody_kept_are_sampled_again(world: World) -> None:
+    first = world.connect()
+    first.send(submit(7, logprobs=0))
+    world.receive()
+    world.step(10)
+    vanish(world, first)
+    world.step(11)  # and what the model thought of it is lost
+    successor = world.connect()
+    successor.send(submit(1, 10, logprobs=0))
+    world.receive()
+    assert world.live == 1, "the old one ends"
+    world.step(11)
+    world.step(12)
+    successor.read()
+    assert successor.tokens == {1: [(1, 11), (2, 12)]}
+    assert successor.told == [(11, -1.0), (12, -1.0)]
+
+
+def test_without_tokens_in_between_it_is_handed_over_with_log_probabilities(world: World) -> None:
+    first = world.connect()
+    first.send(submit(7, logprobs=0))
+    world.receive()
+    world.step(10)
+    before = list(world.core._roster.sequences)
+    vanish(world, first)
+    successor = world.connect()
+    successor.send(submit(1, 10, logprobs=0))
+    world.receive()
+    assert list(world.core._roster.sequences) == before, "it is the same sequence"
+    world.step(11)
+    successor.read()
+    assert successor.told == [(11, -1.0)]
 
 
 # -- left alone ------------------------------------------------------------------------------------
