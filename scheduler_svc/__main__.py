@@ -12,6 +12,7 @@ from scheduler_svc.core import SchedulerConfig
 from scheduler_svc.core.policies import OptionError
 from scheduler_svc.policy_finder import PolicyNotFound, make_policy, names, parse_options
 from scheduler_svc.service import Service
+from scheduler_svc.watchdog import watching
 from svc_shell.logs import setup_logs
 from svc_shell.parent import follow_parent
 from svc_shell.pulse import beat
@@ -155,7 +156,8 @@ def main(
     signal.signal(signal.SIGHUP, lambda *_: service.hurry())  # all go, and nobody comes after them
     log.info("started", run_dir=str(checked.path), policy=policy, depth=depth, lock=lock)
     collector.freeze()
-    service.run()
+    with watching(service.question):
+        service.run()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import zmq
 
 from scheduler_svc import handover
 from scheduler_svc.condition import Condition
-from scheduler_svc.core import Policy, Scheduler, SchedulerConfig
+from scheduler_svc.core import Policy, Question, Scheduler, SchedulerConfig
 from scheduler_svc.executor_link import ExecutorLink, Lost, Ready
 from scheduler_svc.frontends import Frontends
 from scheduler_svc.meter import BusyMeter
@@ -69,6 +69,11 @@ class Service:
         self._stopping_at: float | None = None
         self._is_leaving = self._is_hurried = False
         self._next_tick = 0.0
+
+    @property
+    def question(self) -> Question:
+        """What the policy is being asked; see `watchdog`."""
+        return self._core.question
 
     def stop(self) -> None:
         """No new requests from now on; ends when the last is done or the drain timeout is over.

@@ -7,6 +7,7 @@ shell around it (scheduler_svc.service) owns sockets, time and the shared file.
 from scheduler_svc.core import policies
 from scheduler_svc.core.kv_index import KvIndex
 from scheduler_svc.core.policies import Policy
+from scheduler_svc.core.question import PolicyStalled, Question
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import (
     Ending,
@@ -28,7 +29,9 @@ __all__ = [
     "PlannedStep",
     "Policy",
     "PolicyFault",
+    "PolicyStalled",
     "ProtocolViolation",
+    "Question",
     "Rejection",
     "Request",
     "Scheduler",

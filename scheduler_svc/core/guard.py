@@ -16,6 +16,7 @@ from scheduler_svc.core.policies import (
     RequestView,
     RunningView,
 )
+from scheduler_svc.core.question import PolicyStalled, Question
 
 T = TypeVar("T")
 
@@ -23,8 +24,9 @@ T = TypeVar("T")
 class Guard:
     """Asks `policy`; `fault` says what was wrong with it, and is empty as long as nothing was."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, question: Question) -> None:
         self.policy = policy
+        self._question = question
         self.fault = ""
         kind = type(policy)
         self.groups = kind.group is not Policy.group
@@ -100,7 +102,11 @@ class Guard:
         if self.fault:
             return otherwise
         try:
-            answer = ask()
+            answer = self._question.put(ask)
+        except PolicyStalled:
+            self._question.drop()
+            self.fault = f"{self.policy.name}: {what} did not answer"
+            return otherwise
         except Exception as error:  # noqa: BLE001 - somebody else's code, whatever it raises
             self.fault = f"{self.policy.name}: {what} raised {error!r}"
             return otherwise

@@ -13,6 +13,7 @@ from functools import partial
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.guard import Guard
 from scheduler_svc.core.policies import GroupView, Key, LoadView, Policy, RunningView
+from scheduler_svc.core.question import Question
 from scheduler_svc.core.sequence import Sequence, view_of
 from scheduler_svc.core.types import PolicyFault, Rejection, Request
 from scheduler_svc.core.waiting import WaitingGroups, WaitingQueue
@@ -23,7 +24,9 @@ class Order:
     """Owns the waiting sequences and the order of all."""
 
     def __init__(self, policy: Policy, overtakes_max: int) -> None:
-        self._guard = Guard(policy)
+        self.question = Question()
+        """What a policy is being asked."""
+        self._guard = Guard(policy, self.question)
         self._overtakes_max = overtakes_max
         self._batch: Batch | None = None
         self.waiting = WaitingGroups(self._rank)
@@ -49,7 +52,7 @@ class Order:
         Raises PolicyFault, and changes nothing, if it cannot order them. The caller then sorts what
         it keeps sorted by key.
         """
-        guard = Guard(policy)
+        guard = Guard(policy, self.question)
         places = [
             (sequence, guard.key(sequence.view), guard.group(sequence.view))
             for sequence in sequences

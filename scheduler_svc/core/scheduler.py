@@ -18,6 +18,7 @@ from scheduler_svc.core.kv_index import KvIndex
 from scheduler_svc.core.pace import Pace
 from scheduler_svc.core.planner import Planner
 from scheduler_svc.core.policies import Fcfs, LoadView, Policy
+from scheduler_svc.core.question import Question
 from scheduler_svc.core.roster import Roster
 from scheduler_svc.core.settling import settle, take_oldest
 from scheduler_svc.core.tenants import TenantUsage
@@ -62,6 +63,11 @@ class Scheduler:
     def policy_fault(self) -> str:
         """Why the last policy that was replaced was replaced; empty if none was."""
         return self._roster.order.last_fault
+
+    @property
+    def question(self) -> Question:
+        """What the policy is being asked: for a watchdog, since the core has no clock."""
+        return self._roster.order.question
 
     def set_policy(self, policy: Policy) -> None:
         """Puts another policy in force from the next plan on: everybody is ordered anew.

@@ -1,0 +1,36 @@
+"""A policy that never answers is replaced in the process that it holds up, and streams go on."""
+
+import asyncio
+import random
+import time
+
+import pytest
+
+from scheduler_svc.watchdog import ANSWER_S
+from tests.support.jobs import make_job, run_round
+from tests.support.stack import Stack
+from twostroke_client import Client
+
+pytestmark = pytest.mark.process
+
+EXECUTOR = ("--model", "hash", "--model-len-max", "1024", "--step-ms", "5")
+
+
+@pytest.mark.parametrize("name", ["Loop", "Sleeper"])
+def test_a_policy_that_does_not_answer_is_replaced(name: str) -> None:
+    chance = random.Random(3)
+    policy = ("--policy", f"tests.support.stuck_policies:{name}")
+    with Stack(executor=EXECUTOR, scheduler=policy) as stack, Client(stack.address) as client:
+        assert client.policy().name == name.lower()
+        vocab_size = client.model_info().vocab_size
+        jobs = [make_job(chance, vocab_size) for _ in range(12)]
+        jobs[6].options["tenant"] = "stuck"
+        began_s = time.monotonic()
+        # Each stream is compared with what it must be, token by token.
+        assert asyncio.run(run_round(stack.address, jobs)).total() == len(jobs)
+        assert time.monotonic() - began_s > ANSWER_S
+        state = client.policy()
+        assert (state.name, state.faults) == ("fcfs", 1)
+        assert state.last_fault == f"{name.lower()}: key did not answer"
+        assert client.complete([1, 2], max_tokens=3, tenant="stuck").token_ids
+        assert "policy replaced" in stack.logs()

@@ -1,0 +1,31 @@
+"""Policies that do not answer when a request of the tenant `stuck` comes."""
+
+import time
+from typing import ClassVar
+
+from scheduler_svc.core.policies import Fcfs, Key, RequestView
+
+
+class Loop(Fcfs):
+    """Runs in a circle."""
+
+    name: ClassVar[str] = "loop"
+
+    def key(self, request: RequestView) -> Key:
+        while request.tenant == "stuck":
+            pass
+        return super().key(request)
+
+
+class Sleeper(Fcfs):
+    """Sleeps, and goes on sleeping whatever wakes it."""
+
+    name: ClassVar[str] = "sleeper"
+
+    def key(self, request: RequestView) -> Key:
+        while request.tenant == "stuck":
+            try:
+                time.sleep(3600)
+            except Exception:  # noqa: BLE001 - as careless as a policy may be
+                continue
+        return super().key(request)

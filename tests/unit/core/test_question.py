@@ -1,0 +1,49 @@
+"""A stall ends a policy's word wherever it strikes; what a policy catches by itself is its own."""
+
+from typing import ClassVar
+
+import pytest
+
+from scheduler_svc.core import PolicyFault, PolicyStalled, Question
+from scheduler_svc.core.guard import Guard
+from scheduler_svc.core.policies import Fcfs, Key, RequestView
+from tests.support.core import CAPACITY
+from tests.support.core_drive import CoreDrive
+
+
+class Stalling(Fcfs):
+    """As a watchdog's signal would have it: the stall comes from within."""
+
+    name: ClassVar[str] = "stalling"
+
+    def key(self, request: RequestView) -> Key:
+        raise PolicyStalled
+
+
+def test_a_question_is_open_while_it_is_answered() -> None:
+    question = Question()
+    assert question.put(lambda: question.is_open)
+    assert not question.is_open
+    with pytest.raises(ZeroDivisionError):
+        question.put(lambda: 1 // 0)
+    assert not question.is_open
+    assert question.number == 2
+
+
+def test_a_stall_is_a_fault() -> None:
+    question = Question()
+    guard = Guard(Stalling(), question)
+    view = RequestView(arrival=5, priority=0, tenant="", prompt_tokens=1, max_tokens=1)
+    assert guard.key(view) == (5,)
+    assert guard.fault == "stalling: key did not answer"
+    assert not question.is_open
+
+
+def test_a_stalling_policy_is_replaced_or_not_put_in_force() -> None:
+    drive = CoreDrive(Stalling(), CAPACITY)
+    drive.add(5, 3)
+    assert drive.core.policy.name == "fcfs"
+    with pytest.raises(PolicyFault, match="did not answer"):
+        drive.core.set_policy(Stalling())
+    assert drive.core.policy.name == "fcfs"
+    drive.run()
