@@ -94,6 +94,7 @@ class Planner:
         self.preemptions = 0
         self.swaps = 0
         self.masked_rows = 0
+        self.epochs = 1
         self._depth, self._chunk_max, self._preempt_chance = depth, chunk_max, preempt_chance
         self._swap_chance = swap_chance
         self._random = random.Random(seed)
@@ -111,14 +112,16 @@ class Planner:
         self._now = 0
         self._in_flight: deque[tuple[int, list[_Row]]] = deque()
 
-    def run(self) -> list[list[int]]:
-        """The output tokens of each job, in order."""
+    def run(self, hand_over_every: int = 0) -> list[list[int]]:
+        """The output tokens of each job, in order; with a new epoch after every so many steps."""
         self.begin()
         while not all(sequence.ended for sequence in self.sequences):
             while len(self._in_flight) <= self._depth and self.publish_next():
                 pass
             if self._in_flight:
                 self._commit()
+                if hand_over_every and self._step % hand_over_every == 0:
+                    self.hand_over()
             else:
                 self._now += 1  # nothing has arrived yet
         while self._in_flight:
@@ -127,6 +130,14 @@ class Planner:
 
     def begin(self) -> None:
         self.runner.begin(self._epoch)
+
+    def hand_over(self) -> None:
+        """A new epoch when all steps have ended: lanes are forgotten, blocks are not."""
+        while self._in_flight:
+            self._commit()
+        self._epoch += 1
+        self.epochs += 1
+        self.begin()
 
     def publish_next(self) -> bool:
         """Plans and submits one step; False if there is nothing to do now."""
