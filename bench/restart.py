@@ -1,10 +1,11 @@
-"""How long streams stand still while the scheduler or the executor is replaced under them, and how
-many tokens are computed again.
+"""How long streams stand still while a service is replaced or dies under them, and how many tokens
+are computed again.
 
-python -m bench.restart [--streams N] [--model smollm2] [--executor-too]
+python -m bench.restart [--streams N] [--frontends N] [--model smollm2] [--executor-too]
 
 The hash model takes 20 ms a step; each stream notes the longest time between two of its messages.
-"kill" is a scheduler that dies, whose successor knows nothing of what is in the KV memory.
+"kill scheduler" is one that dies, whose successor knows nothing of what is in the KV memory. "kill
+frontend" is one of them; an ordered restart cuts off what has not finished after a second.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -24,26 +26,32 @@ from tests.support.serve import Serve
 from twostroke_client import AsyncClient
 
 TOKENS = 1500
+CLIENTS = 8
+"""Connections; each gets to some front end."""
 WARM_S, SETTLE_S = 1.0, 3.0
 
 
 class Streams:
-    """Streams that never end by themselves, and the longest pause of each since `begin`."""
+    """Streams, each followed by the next, and the longest pause of each since `begin`."""
 
-    def __init__(self, client: AsyncClient, count: int) -> None:
-        self._client = client
+    def __init__(self, clients: list[AsyncClient], count: int) -> None:
+        self._clients = clients
         self._gaps = dict.fromkeys(range(count), 0.0)
         self._heard: dict[int, float] = {}
         self.have_begun = asyncio.Event()
 
     async def run(self, number: int) -> None:
-        async with self._client.generate([number], max_tokens=TOKENS, ignore_eos=True) as stream:
-            async for _ in stream:
-                now = time.monotonic()
-                self._gaps[number] = max(self._gaps[number], now - self._heard.get(number, now))
-                self._heard[number] = now
-                if len(self._heard) == len(self._gaps):
-                    self.have_begun.set()
+        client = self._clients[number % len(self._clients)]
+        while True:
+            async with client.generate([number], max_tokens=TOKENS, ignore_eos=True) as stream:
+                async for _ in stream:
+                    self._hear(number, time.monotonic())
+
+    def _hear(self, number: int, now: float) -> None:
+        self._gaps[number] = max(self._gaps[number], now - self._heard.get(number, now))
+        self._heard[number] = now
+        if len(self._heard) == len(self._gaps):
+            self.have_begun.set()
 
     def begin(self) -> None:
         self._gaps = dict.fromkeys(self._gaps, 0.0)
@@ -68,16 +76,19 @@ def last_epoch(trace: Path) -> int:
 
 
 async def measure(serve: Serve, trace: Path, count: int, whats: list[str]) -> None:
-    async with AsyncClient(serve.address) as client, asyncio.TaskGroup() as tasks:
-        streams = Streams(client, count)
+    async with AsyncExitStack() as connected, asyncio.TaskGroup() as tasks:
+        clients = [
+            await connected.enter_async_context(AsyncClient(serve.address)) for _ in range(CLIENTS)
+        ]
+        streams = Streams(clients, count)
         running = [tasks.create_task(streams.run(number)) for number in range(count)]
         await streams.have_begun.wait()
         for what in whats:
             await asyncio.sleep(WARM_S)
             streams.begin()
             epoch = last_epoch(trace)
-            if what == "kill scheduler":
-                serve.find_services()["scheduler"].send_signal(signal.SIGKILL)
+            if what.startswith("kill"):
+                serve.find_services()[what.split()[1]].send_signal(signal.SIGKILL)
             elif what != "quiet":
                 await asyncio.to_thread(serve.command, *what.split())
             await asyncio.sleep(SETTLE_S)
@@ -93,11 +104,12 @@ async def measure(serve: Serve, trace: Path, count: int, whats: list[str]) -> No
 
 def main(
     streams: Annotated[int, typer.Option(help="How many.")] = 200,
+    frontends: Annotated[int, typer.Option(help="How many.")] = 2,
     model: Annotated[str, typer.Option(help="As for serve.")] = "hash",
     executor_too: Annotated[bool, typer.Option("--executor-too", help="Replace it, too.")] = False,
 ) -> None:
     """Replace services under streams and tell how long those pause."""
-    whats = ["quiet", "restart scheduler", "kill scheduler"]
+    whats = ["quiet", "restart scheduler", "kill scheduler", "restart frontend", "kill frontend"]
     if executor_too:
         whats.append("restart executor")
     with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +119,8 @@ def main(
             "TWOSTROKE_LOG_LEVEL": "warning",
             "TWOSTROKE_TRACE": str(trace),
         }
-        with Serve("--model", model) as serve:
+        options = ("--model", model, "--frontends", str(frontends), "--drain-timeout", "1")
+        with Serve(*options) as serve:
             asyncio.run(measure(serve, trace, streams, whats))
 
 

@@ -4,7 +4,8 @@
     stop ──► NOT_SERVING, new requests refused, streams in flight finish ──► closed, detached
 
 It binds first, so that health checks have something to ask while everything else comes up. One
-that replaces another binds beside it once it can serve, and asks it to go:
+that shares a port binds when it can serve, so that nobody gets to it too early; if it replaces
+another, it then asks that one to go:
 
     hand_over ──► the port closed to newcomers, streams in flight finish ──► detached
 """
@@ -96,22 +97,22 @@ class Frontend:
             self._workers.shutdown(wait=False, cancel_futures=True)
 
     async def _begin(self) -> None:
-        replaces = self._settings.replaces
-        if replaces:  # the other one serves meanwhile
+        replaces, shares_port = self._settings.replaces, self._settings.shares_port
+        if not replaces:
+            self._place.take()
+            self._do(self._place.keep_beating())
+        if replaces or shares_port:  # others serve meanwhile, and would do so better
             await self._unless_stopped(self.backend.wait_ready())
             if self._stop.is_set():
                 return
-        else:
-            self._place.take()
         host, port = self._settings.host, self._settings.port
-        joins = replaces or self._settings.shares_port
-        address = bind(self._server, host, port, joins=joins)
+        address = bind(self._server, host, port, joins=replaces or shares_port)
         await self._server.start()
         if replaces:
             await self._place.take_over()
+            self._do(self._place.keep_beating())
         self._place.publish(address)
         self._do(publish_health(self.backend, self._health, self._place))
-        self._do(self._place.keep_beating())
         log.info("listening", address=address)
 
     def _do(self, work: Coroutine[None, None, None]) -> None:

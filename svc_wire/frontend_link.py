@@ -11,10 +11,10 @@
                       ◄──────────────────────  Status
       AskPolicy       ──────────────────────►
                       ◄──────────────────────  PolicyInForce
-      Detach          ──────────────────────►  (its requests are aborted)
+      Detach          ──────────────────────►
 
-A front end that vanishes leaves its requests as orphans: for a while the scheduler goes on with
-them, and whoever submits one of the same stream name takes it over, with the tokens since.
+A front end that detaches or vanishes leaves its requests as orphans: for a while the scheduler goes
+on with them, and whoever submits one of the same stream name takes it over, with the tokens since.
 
 A front end names a request by a key of its own: an unsigned 64-bit number that it never reuses.
 Every submitted key ends exactly once: with a Rejected, or with a Finished (when another front end

@@ -285,16 +285,20 @@ async def test_two_front_ends_do_not_share_a_port() -> None:
 @in_loop
 async def test_front_ends_that_are_told_to_share_a_port_do() -> None:
     with private_dir() as run_dir:
-        async with frontend_alone(run_dir) as (_, address):
-            port = int(address.rpartition(":")[2])
+        async with running(run_dir) as it:
+            await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
+            port = int(it.address.rpartition(":")[2])
             second = Frontend(RunDir(run_dir), Settings(port=port, shares_port=True), lambda: NOON)
             running_second = asyncio.create_task(second.run())
-            await until(lambda: is_up(run_dir, "frontend-2"))
-            assert is_up(run_dir, "frontend"), "each holds a lock of its own"
+            await until(lambda: second.backend.link.is_up)
+            assert not is_up(run_dir, "frontend-2"), "who would get to it would be refused"
+            await it.scheduler.tell(status())
+            await until(lambda: is_serving(run_dir, "frontend-2"))
+            assert is_serving(run_dir, "frontend"), "each holds a lock of its own"
             second.stop()
             await running_second
             assert not is_up(run_dir, "frontend-2")
-            assert (run_dir / "frontend.address").read_text() == f"{address}\n"
+            assert (run_dir / "frontend.address").read_text() == f"{it.address}\n"
         assert not (run_dir / "frontend.address").exists(), "the last one removes it"
 
 
