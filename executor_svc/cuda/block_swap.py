@@ -65,9 +65,9 @@ class BlockSwap:
         """
         first, count = len(plan.block_ids), len(plan.copies_out) + len(plan.copies_in)
         pairs = slot.block_ids[first : first + 2 * count].view(count, 2)
-        blocks = pairs[:, 0].long()
         out, into = plan.copies_out[:, 1].tolist(), plan.copies_in[:, 1].tolist()
         with torch.cuda.stream(self._compute):
+            blocks = pairs[:, 0].long()
             for begin in range(0, len(out), self._rows):
                 hosts = out[begin : begin + self._rows]
                 self._take_out(blocks[begin : begin + len(hosts)], hosts)
