@@ -4,8 +4,9 @@
     python -m bench.decode --shape llama-1b --job 32:100:1024 --job 256:100:256 --overlap both
 
 The executor and the scheduler are processes of their own; the bench takes the place of a front end
-and sends token ids. All requests start at once, greedy, with no end but their length. `--overlap
-off` runs the same code at depth 0, `--via grpc` puts a real front end and gRPC streams in between.
+and sends token ids. All requests start at once, greedy unless the job says otherwise (drawn, or
+filtered by top_k and top_p), with no end but their length. `--overlap off` runs the same code at
+depth 0, `--via grpc` puts a real front end and gRPC streams in between.
 In the same run, but after the services have gone, it measures the floor: the shape's matrix
 products in one CUDA graph, and the attention at the mean context. `--timeline` and `--png` show
 some dozen steps; see bench/timeline.py.
@@ -43,7 +44,7 @@ def main(
     new: Annotated[int, typer.Option(min=32, help="Tokens to generate each.")] = 1024,
     job: Annotated[
         list[str] | None,
-        typer.Option(help="BATCH:PROMPT:NEW; may be repeated, replaces the three."),
+        typer.Option(help="BATCH:PROMPT:NEW[:SAMPLING]; may be repeated, replaces the three."),
     ] = None,
     overlap: Annotated[str, typer.Option(help="on, off or both.")] = "on",
     attention: str = "auto",
@@ -55,7 +56,7 @@ def main(
     png: Annotated[Path | None, typer.Option(help="With --timeline: draw it, too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a job.")] = False,
 ) -> None:
-    jobs = [Job(*map(int, text.split(":"))) for text in job or [f"{batch}:{prompt}:{new}"]]
+    jobs = [_job(text) for text in job or [f"{batch}:{prompt}:{new}"]]
     results = []
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="twostroke-bench-") as directory:
         folder = Path(directory, "model")
@@ -82,6 +83,11 @@ def main(
         for result in results:
             _add_floor(shape, result)
     _print(shape, results, as_json)
+
+
+def _job(text: str) -> Job:
+    batch, prompt, new, *sampling = text.split(":")
+    return Job(int(batch), int(prompt), int(new), *sampling)
 
 
 def _streams(
@@ -124,7 +130,7 @@ def _tell(result: dict[str, Any]) -> None:
     """One line at once, so that a long bench shows what it has."""
     sys.stderr.write(
         f"batch {result['batch']}, {result['prompt']} + {result['new']} tokens, "
-        f"overlap {result['overlap']}: {result['step_ms']:.3f} ms a step, "
+        f"{result['sampling']}, overlap {result['overlap']}: {result['step_ms']:.3f} ms a step, "
         f"GPU busy {result['busy_share']:.2%}, {result['seconds']:.2f} s in all\n"
     )
 
@@ -143,9 +149,10 @@ def _add_floor(shape: str, result: dict[str, Any]) -> None:
 
 
 _COLUMNS = {
-    "batch": "{:d}", "prompt": "{:d}", "new": "{:d}", "overlap": "{}", "step_ms": "{:.3f}",
-    "tokens_per_s": "{:,.0f}", "seconds": "{:.2f}", "first_token_ms": "{:.1f}",
-    "busy_share": "{:.2%}", "gap_us_median": "{:.1f}", "gap_us_max": "{:.0f}",
+    "batch": "{:d}", "prompt": "{:d}", "new": "{:d}", "sampling": "{}",
+    "overlap": "{}", "step_ms": "{:.3f}", "tokens_per_s": "{:,.0f}", "seconds": "{:.2f}",
+    "first_token_ms": "{:.1f}", "busy_share": "{:.2%}", "gap_us_median": "{:.1f}",
+    "gap_us_max": "{:.0f}",
     "lead_ms_median": "{:.2f}", "host_ms_median": "{:.2f}", "floor_products_ms": "{:.3f}",
     "floor_attention_ms": "{:.3f}", "floor_ratio": "{:.3f}",
 }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc.aio
 import numpy as np
 
-from bench.stack import Job, JobRun, service, steps_since, steps_written
+from bench.stack import WAYS, Job, JobRun, service, steps_since, steps_written
 from svc_wire.rundir import RunDir
 from twostroke.v1 import generation_pb2 as pb
 
@@ -63,9 +63,12 @@ class GrpcStreams:
         return int(answer.vocab_size)
 
     def _request(self, job: Job, vocab: int) -> pb.GenerateRequest:
+        way = WAYS[job.sampling]
         request = pb.GenerateRequest(
             token_ids=pb.TokenIds(ids=self._rng.integers(0, vocab, job.prompt).tolist()),
-            sampling=pb.SamplingParams(temperature=0),
+            sampling=pb.SamplingParams(
+                temperature=way.temperature, top_k=way.top_k, top_p=way.top_p, seed=way.seed
+            ),
             stop=pb.StopCriteria(max_tokens=job.new, ignore_eos=True),
         )
         request.output.text = False

@@ -24,19 +24,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.shapes import SHAPES, config_of
-from bench.stack import Client, Steps, service, steps_since, steps_written
-from svc_wire.frontend_link import Sampling
+from bench.stack import WAYS, Client, Steps, service, steps_since, steps_written
 from svc_wire.ids import FinishReason
 from svc_wire.rundir import RunDir
 
 _ROWS, _PROMPT_MAX, _NEW_MAX = 64, 600, 500
 _SAMPLES = 10
 _DRAIN_TIMEOUT_S = 120.0
-_WAYS = [
-    Sampling(),
-    Sampling(temperature=0.8, seed=1),
-    Sampling(temperature=1.0, top_p=0.9, top_k=50, seed=2),
-]
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +58,7 @@ class Load:
             if len(self.live) >= 2 * _ROWS:
                 continue
             new = int(self.rng.integers(1, _NEW_MAX))
-            way = _WAYS[int(self.rng.integers(len(_WAYS)))]
+            way = list(WAYS.values())[int(self.rng.integers(len(WAYS)))]
             key = client.submit(int(self.rng.integers(1, _PROMPT_MAX)), new, way)
             self.live[key] = [new, 0]
             self.requests += 1

@@ -56,6 +56,14 @@ def service(name: str, *options: str) -> Iterator[int]:
             process.wait()
 
 
+WAYS = {
+    "greedy": Sampling(),
+    "drawn": Sampling(temperature=0.8, seed=1),
+    "filtered": Sampling(temperature=0.8, top_k=50, top_p=0.9, seed=1),
+}
+"""Ways of sampling that the benches know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """So many requests at once, of random prompts, each with exactly `new` tokens."""
@@ -63,6 +71,7 @@ class Job:
     batch: int
     prompt: int
     new: int
+    sampling: str = "greedy"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +113,7 @@ class Client:
         before = steps_written(self._trace)
         begin = time.monotonic()
         for _ in range(job.batch):
-            self.submit(job.prompt, job.new)
+            self.submit(job.prompt, job.new, WAYS[job.sampling])
         first: dict[int, float] = {}
         live, tokens = job.batch, 0
         while live:
@@ -119,11 +128,11 @@ class Client:
         first_token_s = float(np.median(list(first.values())))
         return JobRun(seconds, first_token_s, steps_since(self._trace, before))
 
-    def submit(self, prompt: int, new: int, sampling: Sampling | None = None) -> int:
+    def submit(self, prompt: int, new: int, sampling: Sampling) -> int:
         """Sends a request with a random prompt of so many tokens; returns its key."""
         self._next_key += 1
         ids = self._rng.integers(0, self._vocab, prompt).astype("<i4")
-        self._send(Submit(self._next_key, ids.tobytes(), new, sampling=sampling or Sampling()))
+        self._send(Submit(self._next_key, ids.tobytes(), new, sampling=sampling))
         return self._next_key
 
     def abort(self, key: int) -> None:

@@ -9,6 +9,7 @@ Filters act after temperature, in the order top_k, top_p, min_p. Each is a thres
 logits, so that tokens of equal logits stay or go together and no order among them is ever decided.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -20,6 +21,10 @@ from svc_wire.frames import BatchPlan
 from svc_wire.ids import NO_TOKEN, RowStatus
 
 _NEVER = float("-inf")
+
+
+Draw = Callable[[Tensor, Tensor, "SamplingRows", "Path"], Tensor]
+"""(logits [S, V], largest of each row [S], rows, path): token ids [S], anything for greedy rows."""
 
 
 class Path(Enum):
@@ -61,15 +66,17 @@ def choose_path(plan: BatchPlan) -> Path:
     return Path.FILTERED if (draws & filters).any() else Path.NOISE
 
 
-def sample(logits: Tensor, rows: SamplingRows, path: Path) -> Sampled:
+def sample(logits: Tensor, rows: SamplingRows, path: Path, draw: Draw | None = None) -> Sampled:
     """Samples one token for each row of `logits` [S, V], which is overwritten.
 
-    A row whose logits hold NaN or +inf, or nothing but -inf, gets RowStatus.ERROR.
+    A row whose logits hold NaN or +inf, or nothing but -inf, gets RowStatus.ERROR. `draw` takes the
+    place of this module's own, on a device that has a better one.
     """
     ban_stop_ids(logits, rows.stop_ids, rows.ban_stop)
     best, token = logits.max(dim=-1)
     if path is not Path.GREEDY:
-        token = torch.where(rows.temperature > 0, _draw(logits, best, rows, path), token)
+        drawn = (draw or _draw)(logits, best, rows, path)
+        token = torch.where(rows.temperature > 0, drawn, token)
     return finish(token.to(torch.int32), torch.isfinite(best), rows.stop_ids)
 
 

@@ -17,6 +17,7 @@ from executor_svc.cuda.attention import StepShape, TritonAttention
 from executor_svc.cuda.device_slot import DeviceSlot
 from executor_svc.cuda.fused import FusedModel
 from executor_svc.cuda.penalty_kernels import join_histories, penalise
+from executor_svc.cuda.sampling_kernels import draw
 from executor_svc.cuda.step_kernels import resolve_carry_over, sample_greedy, settle
 from executor_svc.kv_cache import KvCache
 from executor_svc.logprobs import measure, of_chosen
@@ -64,7 +65,7 @@ class Step:
         if recipe.path is Path.GREEDY:
             sample_greedy(scores, slot, self._lanes)
         else:
-            sampled = sample(scores, _sampling_rows(slot, shape.rows), recipe.path)
+            sampled = sample(scores, _sampling_rows(slot, shape.rows), recipe.path, draw)
             settle(sampled.token, slot, self._lanes)
         if measured is not None:
             token = slot.result[0, : shape.rows]

@@ -175,3 +175,40 @@ def test_paged_attention(kind: str, q_heads: int, kv_heads: int, dim: int, split
     )
     expected = attend_plainly(query, keys, values, starts, stops, tables, call)
     assert (found.double() - expected).norm() / expected.norm() < 6e-3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab", [1000, 128256])
+def test_drawing_without_sorting_chooses_as_the_sampler_does(
+    dtype: torch.dtype, vocab: int
+) -> None:
+    from executor_svc.cuda.sampling_kernels import draw
+    from executor_svc.sampler import Path, SamplingRows, _draw
+
+    torch.manual_seed(3)
+    rows = 256
+    scores = (randn(rows, vocab) * torch.rand(rows, 1, device="cuda") * 8).to(dtype)
+    scores[::7, 50:500] = float("-inf")
+
+    def any_of(*values: float) -> Tensor:
+        return torch.tensor(values, device="cuda")[
+            torch.randint(len(values), (rows,), device="cuda")
+        ]
+
+    asked = SamplingRows(
+        temperature=any_of(0.0, 1e-3, 0.7, 1.0, 5.0),
+        top_k=any_of(0, 1, 40, vocab - 1, 2 * vocab).int(),
+        top_p=any_of(1.0, 1e-4, 0.5, 0.95, 0.9999),
+        min_p=any_of(0.0, 0.0, 0.05, 1.0),
+        seed=torch.randint(-(2**62), 2**62, (rows,), device="cuda"),
+        position=torch.randint(9000, (rows,), device="cuda").int(),
+        stop_ids=torch.full((rows, 8), -1, device="cuda").int(),
+        ban_stop=torch.zeros(rows, dtype=torch.bool, device="cuda"),
+    )
+    best, draws = scores.amax(dim=-1), asked.temperature > 0
+    for path in (Path.NOISE, Path.FILTERED):
+        found = draw(scores, best, asked, path)
+        expected = _draw(scores, best, asked, path)
+        # A logarithm may round another way, and a sum of probabilities at the border of top_p.
+        same = (found == expected)[draws].float().mean()
+        assert same >= 0.97
