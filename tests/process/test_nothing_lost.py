@@ -145,6 +145,20 @@ def test_schedulers_follow_each_other_under_a_crowd() -> None:
         wait_idle(client)
 
 
+def test_a_scheduler_waits_for_its_steps_unless_it_is_asked_twice() -> None:
+    slow = ("--model", "hash", "--step-ms", "9000")
+    with Stack(executor=slow) as stack, Client(stack.address) as client:
+        with client.generate([1, 2, 3], max_tokens=5, ignore_eos=True):
+            until(lambda: client.server_status().running == 1, 10.0)
+            scheduler = stack.processes.pop("scheduler_svc")
+            scheduler.send_signal(signal.SIGINT)
+            until(lambda: '"leaving"' in stack.logs(), 5.0)
+            assert scheduler.poll() is None
+            scheduler.send_signal(signal.SIGINT)
+            assert scheduler.wait(3.0) == 0
+        assert not list(stack.run_dir.glob("kv-index*")), "nobody knows what the step will leave"
+
+
 def hand_over(stack: Stack, client: Client) -> None:
     before = client.server_status().output_tokens
     until(lambda: client.server_status().output_tokens > before, 20.0)
