@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class Stage:
             "scheduler": self._scheduler,
             "executor": self._executor,
             "lose": self._lose,
+            "hand-over": self._hand_over,
             "add": self._add,
             "abort": self._abort,
             "plan": self._plan,
@@ -51,6 +53,7 @@ class Stage:
         self._executed: deque[StepResult] = deque()
         self._committed: list[StepResult] = []
         self._names: dict[SeqId, str] = {}
+        self._requests: dict[str, Request] = {}
         self._outputs: dict[str, list[int]] = {}
         self._epoch = 0
 
@@ -101,6 +104,20 @@ class Stage:
         self._published.clear()
         return self._endings(self._core.executor_lost())
 
+    def _hand_over(self, _: list[str], __: Arguments) -> list[str]:
+        """The scheduler leaves as ordered; front ends bring their live requests to the next one."""
+        live = [self._names[seq_id] for seq_id in self._core._roster.sequences]
+        kv = self._core.hand_over()
+        self._epoch += 1
+        self._ring.begin(self._epoch, 0)
+        self._core = Scheduler(self._core.config, self._core.policy)
+        self._core.attach(self._ring.capacity, self._epoch, kv)
+        for name in live:
+            output = np.array(self._outputs[name], np.int32)
+            request = replace(self._requests[name], output=output, was_accepted=True)
+            self._names[self._core.add(request)] = name
+        return [f"blocks {' '.join(map(str, sorted(kv.blocks.tolist())))} are full"]
+
     # -- requests ----------------------------------------------------------------------------------
 
     def _add(self, words: list[str], named: Arguments) -> list[str]:
@@ -131,7 +148,7 @@ class Stage:
             seq_id = self._core.add(request)
         except Rejection as rejection:
             return [f"rejected {rejection.reason.name}: {rejection.message}"]
-        self._names[seq_id], self._outputs[name] = name, []
+        self._names[seq_id], self._requests[name], self._outputs[name] = name, request, []
         return []
 
     def _abort(self, words: list[str], _: Arguments) -> list[str]:
