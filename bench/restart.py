@@ -116,6 +116,7 @@ def main(
         trace = Path(folder, "trace")
         os.environ |= {
             "TWOSTROKE_STEP_MS": "20",
+            "TWOSTROKE_NUM_BLOCKS": "24576",  # none of them waits for memory
             "TWOSTROKE_LOG_LEVEL": "warning",
             "TWOSTROKE_TRACE": str(trace),
         }
