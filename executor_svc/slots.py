@@ -85,7 +85,7 @@ class Lanes:
         exist.
         """
         status = torch.where(masked, int(RowStatus.MASKED), int(RowStatus.OK)).to(torch.uint8)
-        token = torch.full_like(row_lane, NO_TOKEN)
+        token = torch.full_like(row_lane, NO_TOKEN, dtype=torch.int32)
         dead, lane = masked[rows], row_lane[rows]
         status[rows] = torch.where(dead, status[rows], sampled.status)
         token[rows] = torch.where(dead, token[rows], sampled.token)

@@ -7,6 +7,9 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from executor_svc.config import ExecutorConfig
+from executor_svc.recording import Record, RecordedRunner
+from executor_svc.replay import Replay
+from executor_svc.replay import _runner_for as runner_for
 from executor_svc.torch_assembly import make_torch_runner
 from tests.model.greedy import greedy
 from tests.support.planner import Job, Planner
@@ -19,11 +22,11 @@ def _jobs(seed: int) -> list[Job]:
     return [
         Job(
             [rng.randrange(5, 261) for _ in range(rng.randint(1, 60))],
-            max_tokens=30,
+            max_tokens=24,
             stop_ids=(rng.randrange(5, 261), rng.randrange(5, 261)),
             arrives_at_step=rng.randrange(20),
         )
-        for _ in range(12)
+        for _ in range(8)
     ]
 
 
@@ -56,3 +59,26 @@ def test_swapped_equals_recomputed_equals_undisturbed(tiny_folder: Path, depth: 
     (none, _), (recomputed, never), (_, swapped), (_, sometimes) = counts
     assert (none, never) == (0, 0)
     assert min(recomputed, swapped, sometimes) > 3
+
+
+def test_a_record_with_copies_is_run_again(tiny_folder: Path, tmp_path: Path) -> None:
+    """On a runner that has measured another time for a copy."""
+    config = ExecutorConfig(
+        model=str(tiny_folder), dtype="float32", threads=1, rows_max=8, block_size=4,
+        num_blocks=40, swap_bytes=1 << 20, tokens_max=40, model_len_max=128,
+    )  # fmt: skip
+    recorded = RecordedRunner(make_torch_runner(config, tiny_folder), tmp_path / "record")
+    planner = Planner(recorded, _jobs(5)[:5], preempt_chance=0.2, swap_chance=1.0)
+    try:
+        planner.run()
+    finally:
+        recorded.close()
+    assert planner.swaps
+    record = Record(tmp_path / "record")
+    runner = runner_for(record.head, str(tiny_folder))
+    replay = Replay(record, runner, compares=True)
+    try:
+        replay.run()
+    finally:
+        runner.close()
+    assert replay.steps > 20

@@ -51,6 +51,17 @@ class PoolMachine(RuleBasedStateMachine):
         if block not in self.registered.values():
             self.registered.setdefault(key, block)
 
+    @precondition(lambda self: self.tables)
+    @rule(which=PICK)
+    def count_shared(self, which: int) -> None:
+        which %= len(self.tables)
+        others = {block for table in self.tables[:which] for block in table}
+        others |= {block for table in self.tables[which + 1 :] for block in table}
+        count = self.pool.count_shared(self.tables[which])
+        leading, rest = self.tables[which][:count], self.tables[which][count:]
+        assert set(leading) <= others
+        assert not rest or rest[0] not in others
+
     @rule(keys=st.lists(st.sampled_from(KEYS), max_size=4, unique=True))
     def hold_a_hit(self, keys: list[bytes]) -> None:
         found = self.pool.find(keys)

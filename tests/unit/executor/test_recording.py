@@ -1,0 +1,33 @@
+"""A record of steps with block copies is run again like any other."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from executor_svc.hash_runner import HashRunner
+from executor_svc.recording import PLAN, Record, RecordedRunner
+from executor_svc.replay import Replay
+from svc_wire.capacity import Capacity
+from tests.support.planner import Job, Planner
+
+CAPACITY = Capacity(
+    num_blocks=20, block_size=4, rows_max=4, tokens_max=16, lanes=5, model_len_max=40,
+    vocab_size=257, host_blocks=12,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("redacted", [False, True])
+def test_copies_are_in_the_record(tmp_path: Path, redacted: bool) -> None:
+    rng, path = random.Random(3), tmp_path / "record"
+    jobs = [Job([rng.randrange(257) for _ in range(12)], 20) for _ in range(6)]
+    recorded = RecordedRunner(HashRunner(CAPACITY), path, redacted=redacted)
+    planner = Planner(recorded, jobs, depth=2, preempt_chance=0.2, swap_chance=1.0)
+    planner.run()
+    recorded.close()
+    assert planner.swaps > 3
+    record = Record(path)
+    assert record.head.capacity == CAPACITY
+    replay = Replay(record, HashRunner(CAPACITY), compares=not redacted)
+    replay.run()
+    assert replay.steps == sum(kind == PLAN for kind, _ in record.entries())
