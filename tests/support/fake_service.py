@@ -11,6 +11,7 @@ badly on request:
     refuses       exits with status 2, as for wrong options
     late          as dies, a while after its start, before it is up
     deaf          ignores SIGINT
+    lingers       gives up its lock when it is replaced, and ends only when it is asked once more
     wrong         finds its options wrong when it is asked
     ponders       takes for ever over that
 """
@@ -73,6 +74,12 @@ def main(role: str, run_dir: Path, *behaviour: str) -> None:
             beat(lock)
         if "dies" in behaviour and (run_dir / "die").exists():
             os._exit(7)
+    if "lingers" in behaviour and ended[:1] == [signal.SIGINT]:
+        os.close(lock)
+        for _ in range(int(LIFE_S_MAX / LOOK_S)):
+            if len(ended) > 1:
+                break
+            time.sleep(LOOK_S)
     for sign in run_dir.glob(SIGNS.get(role, "frontend.address")):
         sign.unlink()
     with (run_dir.parent / "ends").open("a") as ends:

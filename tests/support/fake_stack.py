@@ -30,13 +30,20 @@ def fakes_of(run_dir: Path) -> list[psutil.Process]:
 
 
 def config(
-    run_dir: Path, *, ready_s: float = 20.0, drain_s: float = 1.0, **behaviour: str
+    run_dir: Path,
+    *,
+    ready_s: float = 20.0,
+    drain_s: float = 1.0,
+    frontends: int = 1,
+    **behaviour: str,
 ) -> StackConfig:
     commands = {
         role: [sys.executable, str(FAKE), role, str(run_dir), *behaviour.get(role, "").split()]
         for role in ROLES
     }
-    return StackConfig(commands, ready_timeout_s=ready_s, drain_timeout_s=drain_s)
+    return StackConfig(
+        commands, frontends=frontends, ready_timeout_s=ready_s, drain_timeout_s=drain_s
+    )
 
 
 def ignore(up: set[str]) -> None:
@@ -66,13 +73,14 @@ def kept(
     run_dir: Path,
     *,
     ready_s: float = 20.0,
+    frontends: int = 1,
     restarts_max: int = 3,
     hang_s: float = 60.0,
     **behaviour: str,
 ) -> Iterator[tuple[Stack, list[str]]]:
     """A stack that is kept running in another thread until the block ends, and what it said."""
     said: list[str] = []
-    asked = config(run_dir, ready_s=ready_s, drain_s=1.0, **behaviour)
+    asked = config(run_dir, ready_s=ready_s, drain_s=1.0, frontends=frontends, **behaviour)
     with Stack(run_dir, asked) as stack, ThreadPoolExecutor(1) as pool:
         begin(stack)
         keeper = upkeep(stack, said, restarts_max, hang_s)
