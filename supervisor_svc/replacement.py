@@ -59,7 +59,7 @@ class Replacement:
     @property
     def is_starting(self) -> bool:
         """It can only be seen by looking how it gets on."""
-        return self._state is _State.STARTING
+        return self._state in (_State.BESIDE, _State.STARTING)
 
     def step(self, now: float) -> bool:
         """Moves on as far as possible; whether the order has been obeyed.
