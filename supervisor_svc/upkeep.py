@@ -91,7 +91,9 @@ class Upkeep:
         extra = [child for order, _ in self._orders.values() for child in order.extra]
         everybody = [*self._stack.children.values(), *self._stack.leaving, *extra]
         pidfds = [child.pidfd for child in everybody if not child.has_ended]
-        moments = [self._next_look, *self._due_at.values()]
+        in_turn = self._in_turn
+        due = [at for name, at in self._due_at.items() if name not in in_turn]
+        moments = [self._next_look, *due]
         timeout_s = max(0.0, min(moments) - time.monotonic())
         if any(order.is_starting for order, _ in self._orders.values()):
             timeout_s = min(timeout_s, UP_LOOK_S)
@@ -99,10 +101,15 @@ class Upkeep:
         ready, _, _ = select.select([orders, *pidfds], [], [], timeout_s)
         return orders in ready
 
+    @property
+    def _in_turn(self) -> set[str]:
+        """The services that are being replaced; whoever does that starts them, too."""
+        return {order.name for order, _ in self._orders.values()}
+
     def _turn(self, now: float) -> None:
         self._advance_orders(now)
         self._stack.see_off(now)
-        in_turn = {order.name for order, _ in self._orders.values()}
+        in_turn = self._in_turn
         for name, child in self._stack.children.items():
             if self._lives[name].child is not child:
                 self._lives[name] = _Life(self._stack, name)
