@@ -4,6 +4,7 @@ import os
 import time
 from collections import deque
 from dataclasses import dataclass
+from itertools import product
 
 import structlog
 import torch
@@ -93,8 +94,8 @@ class CudaRunner:
                 self._graphs.capture_all(progress(shapes, f"capturing graphs of slot {'AB'[slot]}"))
                 reserved.append(torch.cuda.memory_reserved())
             # Compiles what the first requests of their kinds would wait for, and all beside them.
-            for path in Path:
-                self._step.enqueue(StepShape(0, 1, 1, 1), Recipe(path, True, Told.TOP))
+            for path, penalises in product(Path, (False, True)):
+                self._step.enqueue(StepShape(0, 1, 1, 1), Recipe(path, penalises, Told.TOP))
         log.info(
             "graphs captured",
             count=self._graphs.count,
