@@ -30,8 +30,9 @@ from svc_wire.rundir import RunDir
 TICK_S = 1.0
 """Heartbeats, sweeps and looks at the clock happen so often."""
 
-HAND_OVER_S = 5.0
-"""So long a scheduler that leaves waits for its steps; longer ones cost their KV."""
+HAND_OVER_S = 3.0
+"""So long a scheduler that leaves waits for its steps; longer ones cost their KV. Front ends, whose
+pings are not answered meanwhile, have more patience."""
 
 log = structlog.get_logger(service="scheduler")
 

@@ -70,7 +70,7 @@ def draw_storm(rng: random.Random) -> Knobs:
         requests=rng.randint(20, 40),
         trouble_ticks=STORM_TICKS,
         chance=0.2,
-        kills=rng.randint(20, 60),
+        kills=rng.randint(40, 80),
     )
 
 
