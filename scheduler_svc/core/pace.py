@@ -2,6 +2,10 @@
 
 a step that only decodes takes             step_s
 a step that reads n prompt tokens besides  step_s + n * prompt_token_s
+
+The second is not quite so: a few tokens hide behind the reading of the weights, many do not, so
+that small pieces promise more than large ones keep. Hence it is believed at once that a token costs
+more, and only slowly that it costs less; and a piece is at most twice the largest of late.
 """
 
 from svc_wire.frames import StepTiming
@@ -17,6 +21,8 @@ class Pace:
     def __init__(self) -> None:
         self.step_s = 0.0
         self.prompt_token_s = 0.0
+        self._piece_tokens = 0.0
+        """Prompt tokens of the largest step of late."""
 
     def observe(self, timing: StepTiming, rows: int, tokens: int) -> None:
         """A step of so many rows and input tokens was computed."""
@@ -29,8 +35,10 @@ class Pace:
         if tokens == rows:
             self.step_s = _mixed(self.step_s, took_s)
         elif self.step_s:
-            extra_s = max(0.0, took_s - self.step_s) / (tokens - rows)
-            self.prompt_token_s = _mixed(self.prompt_token_s, extra_s)
+            piece = tokens - rows
+            extra_s = max(0.0, took_s - self.step_s) / piece
+            self.prompt_token_s = max(extra_s, _mixed(self.prompt_token_s, extra_s))
+            self._piece_tokens = max(piece, _mixed(self._piece_tokens, piece))
 
     def tokens_in(self, time_s: float) -> int:
         """Prompt tokens that could be read in that time."""
@@ -40,7 +48,8 @@ class Pace:
         """Prompt tokens that a step may read to take no longer than `target_s`."""
         if not self.prompt_token_s:
             return PIECE_MIN
-        return max(PIECE_MIN, int((target_s - self.step_s) / self.prompt_token_s))
+        fits = int((target_s - self.step_s) / self.prompt_token_s)
+        return max(PIECE_MIN, min(fits, int(2 * self._piece_tokens)))
 
 
 def _mixed(average: float, value: float) -> float:

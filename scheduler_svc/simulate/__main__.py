@@ -29,7 +29,9 @@ def main(
     ] = "fcfs",
     policy_opt: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=VALUE for all policies of --policy; may be repeated."),
+        typer.Option(
+            help="NAME=VALUE for all policies of --policy, POLICY:NAME=VALUE for one; repeatable."
+        ),
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Azure LLM, BurstGPT (CSV) or Mooncake (JSONL) trace.")
@@ -74,8 +76,10 @@ def main(
             sys.stdout.write(cost.fit(cost.load_samples(fit), model, fit.stem).to_json())
             return
         arrivals = _workload(trace, poisson_rate, lengths, duration, limit, speed, seed)
-        options = parse_options(policy_opt or [])
-        policies = [make_policy(name, options) for name in policy.split(",")]
+        policies = [
+            make_policy(name, parse_options(texts))
+            for name, texts in _options_by_policy(policy.split(","), policy_opt or [])
+        ]
     except (cost.CostError, WorkloadError, PolicyNotFound, OptionError) as error:
         _refuse(str(error))
     if picture and importlib.util.find_spec("matplotlib") is None:
@@ -100,6 +104,22 @@ def main(
         out.print("", report.tenant_table(outcomes), sep="\n")
     if picture:
         report.draw(outcomes, picture, f"{len(arrivals)} requests, {model.name}")
+
+
+def _options_by_policy(names: list[str], texts: list[str]) -> list[tuple[str, list[str]]]:
+    """Each policy with the options that name it or nobody."""
+    owners = [(text, next((n for n in names if text.startswith(f"{n}:")), None)) for text in texts]
+    return [
+        (
+            name,
+            [
+                text.removeprefix(f"{name}:")
+                for text, owner in owners
+                if owner is None or owner == name
+            ],
+        )
+        for name in names
+    ]
 
 
 def _workload(

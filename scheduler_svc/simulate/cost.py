@@ -1,14 +1,15 @@
 """What a step costs, as a few numbers: a model of the executor, fitted to measured steps.
 
-    step_s = base_s + rows * row_s
-           + context tokens * context_token_s + prompt tokens * prompt_token_s
+    products_s = sqrt(base_s ** 2 + (input tokens * token_s) ** 2)
+    step_s     = products_s + rows * row_s + context tokens * context_token_s
 
-`base_s` is reading the weights, `context_token_s` reading the KV of one token, `prompt_token_s` the
-arithmetic of one more input token beyond a row's first. Such a sum is right within a few per cent
-where steps are bound by memory; bound by arithmetic, they cost a little less than it says.
+`base_s` is reading the weights and `token_s` the arithmetic of one input token; the two overlap, so
+few tokens are free and many cost what their arithmetic does. `context_token_s` is reading the KV of
+one token. Such a model is right within a few per cent over decode steps and prompts alike.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
@@ -20,6 +21,9 @@ import numpy.typing as npt
 
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.floating]
+
+
+FIT_ROUNDS = 30
 
 
 class CostError(ValueError):
@@ -48,7 +52,7 @@ class CostModel:
     base_s: float
     row_s: float
     context_token_s: float
-    prompt_token_s: float
+    token_s: float
     num_blocks: int
     block_size: int
     model_len_max: int
@@ -63,12 +67,8 @@ class CostModel:
         self, rows: int, prompt_tokens: int, context_tokens: int | Int64s
     ) -> float | Float64s:
         """How long the executor computes such a step, or several of different contexts."""
-        return (
-            self.base_s
-            + rows * self.row_s
-            + context_tokens * self.context_token_s
-            + prompt_tokens * self.prompt_token_s
-        )
+        products_s = math.hypot(self.base_s, (rows + prompt_tokens) * self.token_s)
+        return products_s + rows * self.row_s + context_tokens * self.context_token_s
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2) + "\n"
@@ -115,20 +115,31 @@ def fit(samples: Sequence[StepSample], like: CostModel, name: str) -> CostModel:
 
     Raises CostError if the samples do not tell the four costs apart.
     """
-    table = np.array([(1, s.rows, s.context_tokens, s.prompt_tokens) for s in samples], float)
-    took = np.array([s.step_s for s in samples])
-    if len(samples) < 4 or np.linalg.matrix_rank(table) < 4:
-        raise CostError("the steps must differ in rows, prompt tokens and context tokens")
-    solution, *_ = np.linalg.lstsq(table / took[:, None], np.ones(len(samples)), rcond=None)
-    if (solution < 0).any():
-        raise CostError(f"the steps contradict the model: negative costs {solution.tolist()}")
-    base_s, row_s, context_token_s, prompt_token_s = solution.tolist()
+    took_s = np.array([sample.step_s for sample in samples])
+    rows = np.array([sample.rows for sample in samples], float)
+    tokens = rows + [sample.prompt_tokens for sample in samples]
+    context = np.array([sample.context_tokens for sample in samples], float)
+    costs = np.array([took_s.min(), (took_s / tokens).min(), 0.0, 0.0])
+    for _ in range(FIT_ROUNDS):  # Gauss and Newton's: only the products are not linear
+        base_s, token_s, row_s, context_token_s = costs
+        products_s = np.hypot(base_s, tokens * token_s)
+        slopes = np.stack(
+            [base_s / products_s, tokens**2 * token_s / products_s, rows, context], axis=1
+        )
+        missing_s = took_s - (products_s + rows * row_s + context * context_token_s)
+        step, _, rank, _ = np.linalg.lstsq(slopes / took_s[:, None], missing_s / took_s, rcond=None)
+        if len(samples) < 4 or rank < 4:
+            raise CostError("the steps must differ in rows, prompt tokens and context tokens")
+        costs += step
+    if not (costs >= 0).all():
+        raise CostError(f"the steps contradict the model: it would take costs of {costs.tolist()}")
+    base_s, token_s, row_s, context_token_s = costs.tolist()
     return replace(
         like,
         name=name,
         origin=f"fitted to {len(samples)} measured steps",
         base_s=base_s,
+        token_s=token_s,
         row_s=row_s,
         context_token_s=context_token_s,
-        prompt_token_s=prompt_token_s,
     )

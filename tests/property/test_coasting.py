@@ -22,7 +22,7 @@ def _cost(rng: random.Random) -> CostModel:
         base_s=rng.uniform(1e-3, 1e-2),
         row_s=rng.uniform(0, 1e-4),
         context_token_s=rng.uniform(0, 1e-6),
-        prompt_token_s=rng.uniform(1e-6, 1e-4),
+        token_s=rng.uniform(1e-6, 1e-4),
         num_blocks=rng.choice([12, 40, 400]),
         block_size=rng.choice([1, 4, 16]),
         model_len_max=400,

@@ -41,6 +41,23 @@ def test_the_averages_follow_slowly() -> None:
     assert pace.step_s == pytest.approx(0.011)
 
 
+def test_a_token_costs_more_at_once_and_less_slowly() -> None:
+    pace = Pace()
+    pace.observe(timing(10), rows=1, tokens=1)
+    for took_ms, token_us in ((11, 10), (30, 200), (11, 181)):
+        pace.observe(timing(took_ms), rows=1, tokens=101)
+        assert pace.prompt_token_s * 1e6 == pytest.approx(token_us)
+
+
+def test_a_piece_is_at_most_twice_the_largest_of_late() -> None:
+    pace = Pace()
+    pace.observe(timing(10), rows=1, tokens=1)
+    pace.observe(timing(10.1), rows=1, tokens=101)
+    assert pace.piece_tokens(10.0) == 200
+    pace.observe(timing(10.1), rows=1, tokens=51)
+    assert pace.piece_tokens(10.0) == 190
+
+
 def test_a_step_without_timing_tells_nothing() -> None:
     pace = Pace()
     pace.observe(StepTiming(), rows=1, tokens=1)

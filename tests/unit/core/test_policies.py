@@ -129,16 +129,25 @@ def test_fair_counts_by_weight() -> None:
     assert policy.rank(group("a")) < policy.rank(group("b"))
 
 
-def test_fair_gives_no_credit_for_idling() -> None:
-    policy = Fair()
+def test_fair_gives_no_more_credit_for_idling_than_it_says() -> None:
+    policy = Fair({"credit": "30"})
+    policy.served("busy", 100, 0)
+    policy.waits("newcomer", ["busy"])
+    policy.served("newcomer", 29, 0)
+    assert policy.rank(group("newcomer")) < policy.rank(group("busy"))
+    policy.served("newcomer", 2, 0)
+    policy.waits("newcomer", ["busy"])  # has used it up: that it was away does not renew it
+    assert policy.rank(group("newcomer")) > policy.rank(group("busy"))
+    policy.waits("alone", [])
+    policy.served("alone", 30, 0)
+    assert policy.rank(group("alone")) == policy.rank(group("newcomer"))
+
+
+def test_fair_without_credit_is_as_published() -> None:
+    policy = Fair({"credit": "0"})
     policy.served("busy", 100, 0)
     policy.waits("newcomer", ["busy"])
     assert policy.rank(group("newcomer")) == policy.rank(group("busy"))
-    policy.served("newcomer", 50, 0)
-    policy.waits("alone", [])
-    assert policy.rank(group("alone")) == policy.rank(group("newcomer"))
-    policy.waits("newcomer", ["busy"])  # has had more already: not lowered
-    assert policy.rank(group("newcomer")) > policy.rank(group("busy"))
 
 
 def test_fair_takes_memory_from_who_had_most_its_latest_first() -> None:
