@@ -146,6 +146,18 @@ BUGS = [
         "return self.prefix_cache",
     ),
     Bug(
+        "log-probabilities go to another row",
+        "logprobs.py",
+        "told.chosen[taken][:, np.newaxis]",
+        "told.chosen[: len(tokens)][:, np.newaxis]",
+    ),
+    Bug(
+        "the new occupant of a lane inherits the wish for log-probabilities",
+        "lanes.py",
+        "0 if request.logprobs is None else",
+        "self.logprobs[lane] if request.logprobs is None else",
+    ),
+    Bug(
         "the new occupant of a lane inherits penalties",
         "lanes.py",
         "RowFlag.PENALISED if request.needs_history else 0",
