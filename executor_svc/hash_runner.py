@@ -78,7 +78,7 @@ class HashRunner:
         self._due_ns = 0
 
     def submit(self, plan: BatchPlan, received_ns: int) -> None:
-        begin_ns = self._clock_ns()
+        begin_ns = ready_ns = self._clock_ns()
         status, token = self._execute(plan)
         told = logprobs(plan, token, self.capacity.vocab_size)
         end_ns = self._clock_ns()
@@ -89,6 +89,8 @@ class HashRunner:
             received_ns=received_ns,
             submitted_ns=begin_ns,
             completed_ns=end_ns,
+            h2d_begin_ns=ready_ns,
+            h2d_end_ns=ready_ns,
             compute_begin_ns=begin_ns,
             compute_end_ns=end_ns,
         )

@@ -46,5 +46,8 @@ class ModelService(ModelServiceServicer):
             response.preemptions = status.preemptions
             response.swaps_out = status.swaps_out
             response.swaps_in = status.swaps_in
-            response.executor_busy_share = status.busy_share
+            response.executor_busy_share = status.pace.busy_share
+            response.host_lead_ms = status.pace.lead_ns / 1e6
+            response.step_gap_ms = status.pace.gap_ns / 1e6
+            response.step_gap_ms_max = status.pace.gap_ns_max / 1e6
         return response

@@ -7,7 +7,7 @@ import structlog
 from scheduler_svc.core import Scheduler
 from scheduler_svc.executor_link import ExecutorLink, Ready
 from scheduler_svc.frontends import Frontends
-from scheduler_svc.meter import BusyMeter
+from scheduler_svc.meter import Meter
 from scheduler_svc.steps import Steps
 from svc_wire.frontend_link import PROTOCOL_VERSION, Attached, Status
 
@@ -22,7 +22,7 @@ class Condition:
         core: Scheduler,
         executor: ExecutorLink,
         steps: Steps,
-        meter: BusyMeter,
+        meter: Meter,
         stall_timeout_s: float,
     ) -> None:
         self._core = core
@@ -59,7 +59,7 @@ class Condition:
             preemptions=stats.preemptions,
             swaps_out=stats.swaps_out,
             swaps_in=stats.swaps_in,
-            busy_share=self._meter.recent_share(time.monotonic_ns()),
+            pace=self._meter.pace(time.monotonic_ns()),
         )
 
     def _why_not_ready(self, now: float) -> str:

@@ -10,7 +10,7 @@ import structlog
 
 from scheduler_svc.core import Ending, Int32s, Rejection, Request, Scheduler, StepOutput
 from scheduler_svc.frontends import Frontend, Frontends
-from scheduler_svc.meter import BusyMeter
+from scheduler_svc.meter import Meter
 from scheduler_svc.orphans import Orphans
 from svc_wire.frontend_link import Abort, Finished, Rejected, Submit
 from svc_wire.ids import FinishReason, RejectReason, SeqId
@@ -32,7 +32,7 @@ class Requests:
     """Those that were accepted and have not ended."""
 
     def __init__(
-        self, core: Scheduler, frontends: Frontends, meter: BusyMeter, resume_grace_s: float
+        self, core: Scheduler, frontends: Frontends, meter: Meter, resume_grace_s: float
     ) -> None:
         self._core = core
         self._frontends = frontends

@@ -19,7 +19,7 @@ from scheduler_svc.condition import Condition
 from scheduler_svc.core import Policy, Question, Scheduler, SchedulerConfig
 from scheduler_svc.executor_link import ExecutorLink, Lost, Ready
 from scheduler_svc.frontends import Frontends
-from scheduler_svc.meter import BusyMeter
+from scheduler_svc.meter import Meter
 from scheduler_svc.pause import Pause
 from scheduler_svc.policy_desk import PolicyDesk
 from scheduler_svc.requests import Requests
@@ -61,7 +61,7 @@ class Service:
         self._core = Scheduler(config, policy)
         self._executor = ExecutorLink(context, run_dir.executor_endpoint)
         self._frontends = Frontends(context, run_dir.scheduler_endpoint)
-        meter = BusyMeter()
+        meter = Meter()
         self._requests = Requests(self._core, self._frontends, meter, resume_grace_s)
         self._steps = Steps(self._core, self._executor, self._requests, meter)
         self._condition = Condition(self._core, self._executor, self._steps, meter, stall_timeout_s)

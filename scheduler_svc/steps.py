@@ -2,40 +2,47 @@
 
 import time
 from collections import deque
+from typing import NamedTuple
 
 from scheduler_svc.core import PlannedStep, ProtocolViolation, Scheduler, StepOutput
 from scheduler_svc.executor_link import Event, ExecutorLink
-from scheduler_svc.meter import BusyMeter
+from scheduler_svc.meter import Meter
 from scheduler_svc.requests import Requests
 from svc_wire.errors import FrameError
+
+
+class _Flight(NamedTuple):
+    planned: PlannedStep
+    chained: bool
+    """Planned while the step before was in flight, or at once when it was committed."""
 
 
 class Steps:
     """Used by one thread."""
 
     def __init__(
-        self, core: Scheduler, executor: ExecutorLink, requests: Requests, meter: BusyMeter
+        self, core: Scheduler, executor: ExecutorLink, requests: Requests, meter: Meter
     ) -> None:
         self._core = core
         self._executor = executor
         self._requests = requests
         self._meter = meter
-        self._in_flight: deque[PlannedStep] = deque()
+        self._in_flight: deque[_Flight] = deque()
         self.progress_at = 0.0
         """When the oldest step in flight became the oldest."""
 
     @property
     def oldest(self) -> int:
         """The number of the oldest step in flight; 0: none is."""
-        return self._in_flight[0].step if self._in_flight else 0
+        return self._in_flight[0].planned.step if self._in_flight else 0
 
     @property
     def newest(self) -> int:
         """The number of the newest step in flight; 0: none is."""
-        return self._in_flight[-1].step if self._in_flight else 0
+        return self._in_flight[-1].planned.step if self._in_flight else 0
 
-    def plan(self) -> None:
-        """Publishes as many steps as the depth allows."""
+    def plan(self, *, chained: bool = False) -> None:
+        """Publishes as many steps as the depth allows; the first may follow one just committed."""
         while self._executor.epoch is not None:
             step = self._core.next_step
             planned = self._core.plan(self._executor.frame(step))
@@ -44,7 +51,7 @@ class Steps:
             self._executor.publish(planned.step)
             if not self._in_flight:
                 self.progress_at = time.monotonic()
-            self._in_flight.append(planned)
+            self._in_flight.append(_Flight(planned, chained or bool(self._in_flight)))
             self._requests.begin(planned.first_rows)
 
     def settle(self, *, plans: bool = True) -> tuple[list[StepOutput], list[Event]]:
@@ -54,16 +61,16 @@ class Steps:
         """
         outputs: list[StepOutput] = []
         while self._in_flight and self._executor.is_complete(self.oldest):
-            flight = self._in_flight.popleft()
+            planned, chained = self._in_flight.popleft()
             try:
-                result = self._executor.collect(flight.step, flight.rows)
+                result = self._executor.collect(planned.step, planned.rows)
                 outputs.append(self._core.commit(result))
             except (FrameError, ProtocolViolation) as error:
                 return outputs, self._executor.begin_anew(f"unusable result: {error}")
-            self._meter.add(result.timing, time.monotonic_ns())
+            self._meter.add(result.timing, time.monotonic_ns(), chained=chained)
             self._executor.heard_at = self.progress_at = time.monotonic()
             if plans:
-                self.plan()
+                self.plan(chained=True)
         return outputs, []
 
     def forget(self) -> None:

@@ -229,6 +229,28 @@ class Outputs(Message, frozen=True):
             raise ValueError("log-probabilities do not fit their counts")
 
 
+class Pace(Message, frozen=True):
+    """How busy the executor is and whether it waits for batches, by the device's clock.
+
+    Leads and gaps are those of chained steps: steps that were planned while the one before was in
+    flight, or at once when that was committed. A server without work has none.
+    """
+
+    busy_share: float
+    """Share of the last seconds in which it computed, 0 to 1."""
+    lead_ns: int
+    """How long before it was needed a batch lay ready on the device: mean of the last seconds."""
+    gap_ns: int
+    """From the end of a step's computing to the begin of the next: mean of the last seconds."""
+    gap_ns_max: int
+    """The longest one of the last seconds."""
+    busy_ns_total: int
+    """This and the following are sums since the scheduler's start."""
+    chained_total: int
+    lead_ns_total: int
+    gap_ns_total: int
+
+
 class Status(Message, frozen=True):
     """The scheduler's state, also the sign that it is alive."""
 
@@ -252,8 +274,7 @@ class Status(Message, frozen=True):
     """Pre-emptions after which the KV was copied to host memory."""
     swaps_in: int
     """Sequences that went on from such a copy."""
-    busy_share: float
-    """Share of the last seconds in which the executor computed, 0 to 1."""
+    pace: Pace
 
 
 ToScheduler = Attach | Submit | Abort | Ping | Detach | AskPolicy

@@ -218,9 +218,14 @@ def status(
 def _table(facts: dict[str, object]) -> Table:
     table = Table(show_header=False, box=None)
     for name, value in facts.items():
-        shown = f"{value:.0%}" if name.endswith("_share") else str(value)
-        table.add_row(name.replace("_", " "), shown)
+        table.add_row(name.replace("_", " "), _shown(name, value))
     return table
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0%}" if name.endswith("_share") else f"{value:.3g}"
+    return str(value)
 
 
 app.command()(local.demo)

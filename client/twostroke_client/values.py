@@ -184,6 +184,14 @@ class ServerStatus:
     swaps_in: int
     """Requests that went on from such a copy."""
     executor_busy_share: float
+    """Share of the last seconds in which the executor computed, 0 to 1."""
+    host_lead_ms: float
+    """How long before it was needed the next batch lay ready on the device, mean of the last
+    seconds."""
+    step_gap_ms: float
+    """Between two steps, where work was there: mean of the last seconds."""
+    step_gap_ms_max: float
+    """The longest one of the last seconds."""
 
 
 _PATHS = {

@@ -24,6 +24,7 @@ from svc_wire.frontend_link import (
     Detach,
     Finished,
     Outputs,
+    Pace,
     Ping,
     Rejected,
     Status,
@@ -39,6 +40,16 @@ Answer = Callable[[Submit], Sequence[int] | RejectReason | None]
 
 EOS = 256
 MODEL = ModelInfo(name="fake", path="", eos_ids=(EOS,), dtype="none", device="none")
+PACE = Pace(
+    busy_share=0.5,
+    lead_ns=3_000_000,
+    gap_ns=20_000,
+    gap_ns_max=90_000,
+    busy_ns_total=4_500_000_000,
+    chained_total=80,
+    lead_ns_total=240_000_000,
+    gap_ns_total=1_600_000,
+)
 
 
 def echo(submit: Submit) -> Sequence[int]:
@@ -72,7 +83,7 @@ def status(*, ready: bool = True, reason: str = "", steps: int = 0) -> Status:
         preemptions=1,
         swaps_out=6,
         swaps_in=5,
-        busy_share=0.5,
+        pace=PACE,
     )
 
 

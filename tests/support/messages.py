@@ -15,6 +15,7 @@ from svc_wire.frontend_link import (
     Detach,
     Finished,
     Outputs,
+    Pace,
     Ping,
     PolicyInForce,
     Rejected,
@@ -33,6 +34,8 @@ FINISHED = Finished(
     key=7, reason=FinishReason.STOP_TOKEN, message="", prompt_tokens=5, cached_tokens=4,
     output_tokens=3, preemptions=1, queued_ns=10, running_ns=20, busy_share=0.5,
 )  # fmt: skip
+
+PACE = Pace(0.75, 3_000_000, 20_000, 90_000, 10**12, 80, 240_000_000, 1_600_000)
 
 LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
     "executor_link.to_executor": (
@@ -92,7 +95,7 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
                 b"\5\0\0\0\6\0\0\0",
                 b"\0\0\x80\xbf\0\0\0\xc0",
             ),
-            Status(True, "", "fcfs", 1, 2, 3, 12, 5, 100, 90, 1, 1, 0, 0.75),
+            Status(True, "", "fcfs", 1, 2, 3, 12, 5, 100, 90, 1, 1, 0, PACE),
             PolicyInForce(
                 3, "", "fair", ("fcfs",), 1, "it raised", 2, (TenantUsage("a", 1, 2, 3, 4, 5),)
             ),

@@ -738,6 +738,9 @@ class GetServerStatusResponse(google.protobuf.message.Message):
     EXECUTOR_BUSY_SHARE_FIELD_NUMBER: builtins.int
     SWAPS_OUT_FIELD_NUMBER: builtins.int
     SWAPS_IN_FIELD_NUMBER: builtins.int
+    HOST_LEAD_MS_FIELD_NUMBER: builtins.int
+    STEP_GAP_MS_FIELD_NUMBER: builtins.int
+    STEP_GAP_MS_MAX_FIELD_NUMBER: builtins.int
     ready: builtins.bool
     """Requests are served."""
     reason: builtins.str
@@ -766,6 +769,15 @@ class GetServerStatusResponse(google.protobuf.message.Message):
     """Pre-emptions since then after which the KV was copied to host memory instead of being dropped."""
     swaps_in: builtins.int
     """Requests that went on from such a copy."""
+    host_lead_ms: builtins.float
+    """How long before it was needed the next batch lay ready on the device, mean of the last seconds.
+    0: the executor waits for batches, or there was no work.
+    """
+    step_gap_ms: builtins.float
+    """From the end of a step's computing to the begin of the next, where work was there: the mean and
+    the longest of the last seconds.
+    """
+    step_gap_ms_max: builtins.float
     def __init__(
         self,
         *,
@@ -783,7 +795,10 @@ class GetServerStatusResponse(google.protobuf.message.Message):
         executor_busy_share: builtins.float = ...,
         swaps_out: builtins.int = ...,
         swaps_in: builtins.int = ...,
+        host_lead_ms: builtins.float = ...,
+        step_gap_ms: builtins.float = ...,
+        step_gap_ms_max: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blocks_free", b"blocks_free", "blocks_total", b"blocks_total", "depth", b"depth", "executor_busy_share", b"executor_busy_share", "output_tokens", b"output_tokens", "policy", b"policy", "preemptions", b"preemptions", "ready", b"ready", "reason", b"reason", "running", b"running", "steps", b"steps", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blocks_free", b"blocks_free", "blocks_total", b"blocks_total", "depth", b"depth", "executor_busy_share", b"executor_busy_share", "host_lead_ms", b"host_lead_ms", "output_tokens", b"output_tokens", "policy", b"policy", "preemptions", b"preemptions", "ready", b"ready", "reason", b"reason", "running", b"running", "step_gap_ms", b"step_gap_ms", "step_gap_ms_max", b"step_gap_ms_max", "steps", b"steps", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]) -> None: ...
 
 global___GetServerStatusResponse = GetServerStatusResponse

@@ -209,6 +209,9 @@ async def test_what_the_model_service_tells() -> None:
                 swaps_out=6,
                 swaps_in=5,
                 executor_busy_share=0.5,
+                host_lead_ms=3.0,
+                step_gap_ms=0.02,
+                step_gap_ms_max=0.09,
             )
 
 

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from scheduler_svc.frontends import SILENCE_MAX_S, Frontends
-from scheduler_svc.meter import BusyMeter
+from scheduler_svc.meter import Meter
 from scheduler_svc.requests import Requests
 from svc_wire.capacity import ModelInfo
 from svc_wire.frames import StepLogprobs
@@ -84,7 +84,7 @@ class World:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._endpoint = f"ipc://{run_dir}/scheduler.sock"
         self.frontends = Frontends(self._context, self._endpoint)
-        self.requests = Requests(self.core, self.frontends, BusyMeter(), GRACE_S)
+        self.requests = Requests(self.core, self.frontends, Meter(), GRACE_S)
         self._step = 0
         self._clients: list[zmq.Socket[bytes]] = []
 
