@@ -25,14 +25,16 @@ class Measured(NamedTuple):
 def measure(logits: Tensor, told: Told) -> Measured:
     """What must be taken from logits [S, V]."""
     log_sum = logits.float().logsumexp(dim=-1)
-    count = min(LOGPROBS_MAX, logits.shape[1]) if told is Told.TOP else 0
-    values, ids = logits.topk(count, dim=-1)
-    missing = LOGPROBS_MAX - count if count else 0
+    if told is not Told.TOP:
+        nothing = log_sum.new_empty(len(log_sum), 0)
+        return Measured(log_sum, nothing.to(torch.int32), nothing)
+    values, ids = logits.topk(min(LOGPROBS_MAX, logits.shape[1]), dim=-1)
+    missing = (0, LOGPROBS_MAX - ids.shape[1])
     top = _clean(values.float() - log_sum[:, None])
     return Measured(
         log_sum,
-        pad(ids.to(torch.int32), (0, missing), value=NO_TOKEN),
-        pad(top, (0, missing), value=_NEVER),
+        pad(ids.to(torch.int32), missing, value=NO_TOKEN),
+        pad(top, missing, value=_NEVER),
     )
 
 
