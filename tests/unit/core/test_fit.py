@@ -27,6 +27,10 @@ def ids(*tokens: int) -> np.ndarray:
         request(3, 4, output=ids(0, 89, 5)),
         request(3, 4, sampling=Sampling(100.0, 2**31 - 2, 1e-9, 1.0, -(2**63))),
         request(3, 4, sampling=Sampling(temperature=-0.0, seed=2**63 - 1)),
+        request(3, 4, sampling=Sampling(repetition_penalty=2.0, presence_penalty=-2.0)),
+        request(3, 4, sampling=Sampling(repetition_penalty=0.01, frequency_penalty=2.0)),
+        request(3, 4, logprobs=0),
+        request(3, 4, logprobs=20),
     ],
 )
 def test_what_just_fits_is_accepted(fitting: Request) -> None:
@@ -47,6 +51,8 @@ def test_what_just_fits_is_accepted(fitting: Request) -> None:
         (Request(prompt=ids(-1), max_tokens=1), r"\[0:90\)"),
         (request(1, 2, output=ids(90)), r"\[0:90\)"),
         (request(1, 2, output=ids(1, 2)), "already complete"),
+        (request(1, 2, logprobs=-1), "logprobs must be 0 to 20"),
+        (request(1, 2, logprobs=21), "logprobs must be 0 to 20"),
     ],
 )
 def test_what_is_invalid_is_named(unfit: Request, words: str) -> None:
@@ -71,6 +77,13 @@ def test_what_is_invalid_is_named(unfit: Request, words: str) -> None:
         Sampling(min_p=-0.1),
         Sampling(min_p=math.nan),
         Sampling(seed=2**63),
+        Sampling(repetition_penalty=0.0),
+        Sampling(repetition_penalty=2.1),
+        Sampling(repetition_penalty=math.nan),
+        Sampling(presence_penalty=-2.1),
+        Sampling(presence_penalty=math.nan),
+        Sampling(frequency_penalty=2.1),
+        Sampling(frequency_penalty=math.inf),
     ],
 )
 def test_sampling_that_a_frame_would_not_hold_is_refused(sampling: Sampling) -> None:
