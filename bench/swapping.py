@@ -1,7 +1,8 @@
 """What swapping KV to host memory is worth where the KV pool is too small.
 
     python -m bench.swapping                          SmolLM2 on the CPU
-    python -m bench.swapping --shape llama-8b         random weights, on the GPU
+    python -m bench.swapping --shape llama-8b --batch 32 --prompt 2000 --new 1000
+                                                      random weights, on the GPU
 
 The same requests through the real scheduler and the real executor, in one process and in turns:
 once pre-empted sequences are computed again, once their KV is copied out and in. Twice as many come
@@ -57,9 +58,9 @@ def load(shape: str | None, folder: Path, pool: int, swap: int, batch: int, leng
 
 def main(
     shape: Annotated[str | None, typer.Option(help=", ".join(SHAPES))] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 8,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens a prompt.")] = 128,
-    new: Annotated[int, typer.Option(min=1, help="Tokens to generate each.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 4,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens a prompt.")] = 96,
+    new: Annotated[int, typer.Option(min=1, help="Tokens to generate each.")] = 64,
     share: Annotated[float, typer.Option(help="Of all their KV, so much fits the pool.")] = 0.6,
     swap_memory: str = "4GiB",
     repeats: Annotated[int, typer.Option(min=1)] = 2,
