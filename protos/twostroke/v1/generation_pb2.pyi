@@ -605,7 +605,7 @@ class Usage(google.protobuf.message.Message):
     output_tokens: builtins.int
     """Generated tokens, the stop token included."""
     preemptions: builtins.int
-    """How often the request was pre-empted and recomputed."""
+    """How often the request was pre-empted: it waited again, and was computed again or swapped in."""
     def __init__(
         self,
         *,
