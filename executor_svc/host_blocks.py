@@ -7,13 +7,13 @@ has a tensor for each part instead; `strips` pairs them.
 """
 
 import time
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from executor_svc.config import ExecutorConfig
-from executor_svc.errors import ExecutorError, OutOfMemory
+from executor_svc.errors import OutOfMemory
+from executor_svc.host_memory import available_bytes
 from executor_svc.kv_cache import KvCache
 from svc_wire.frames import Int32s
 
@@ -97,11 +97,3 @@ def _copy_ns(block_bytes: int, device: torch.device) -> int:
             torch.cuda.synchronize(device)
         took_ns = time.perf_counter_ns() - begin_ns
     return max(1, took_ns // (2 * count))
-
-
-def available_bytes() -> int:
-    """Host memory that can be had without the kernel's swapping, as it estimates it."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    raise ExecutorError("/proc/meminfo has no MemAvailable")

@@ -8,7 +8,8 @@ import torch
 
 from executor_svc.config import ExecutorConfig
 from executor_svc.errors import ExecutorError, OutOfMemory
-from executor_svc.host_blocks import available_bytes, find_host_blocks
+from executor_svc.host_blocks import find_host_blocks
+from executor_svc.host_memory import available_bytes
 from executor_svc.kv_cache import block_bytes
 from executor_svc.model import DTYPES, CausalModel, hide_progress_bars, load_model
 from executor_svc.packed_linear import pack_linears

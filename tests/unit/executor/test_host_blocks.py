@@ -13,11 +13,11 @@ from executor_svc.config import ExecutorConfig  # noqa: E402
 from executor_svc.errors import OutOfMemory  # noqa: E402
 from executor_svc.host_blocks import (  # noqa: E402
     HostBlocks,
-    available_bytes,
     block_elements,
     find_host_blocks,
     strips,
 )
+from executor_svc.host_memory import available_bytes  # noqa: E402
 from executor_svc.kv_cache import KvCache, block_bytes  # noqa: E402
 
 CPU = torch.device("cpu")
