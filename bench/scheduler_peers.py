@@ -1,6 +1,6 @@
-"""Other schedulers, driven through the same decode steps without a model. For bench.scheduler only.
+"""transformers' scheduler in the same decode steps, without a model. For bench.scheduler only.
 
-They have no interface for that, so this reaches inside; where it no longer fits, it says so.
+It has no interface for that, so this reaches inside; where it no longer fits, it says so.
 """
 
 import importlib.util
@@ -11,12 +11,16 @@ from typing import Any
 PROMPT_TOKENS, BLOCK_SIZE, BLOCKS_A_ROW = 100, 16, 64
 
 
+Step = tuple[Callable[[], object], Callable[[], object], Callable[[], object]]
+"""Commits the oldest step in flight; plans another one; does what can wait until that is out."""
+
+
 class Unavailable(Exception):
     """This scheduler cannot be measured here. The text says why."""
 
 
-def transformers(rows: int, waiting: int) -> Callable[[], None]:
-    """One step of transformers' continuous batching: prepare a batch, then take its tokens in.
+def transformers(rows: int, waiting: int) -> Step:
+    """transformers' continuous batching: take a batch's tokens in, then prepare the next one.
 
     Synchronous, and with the block tables that it uses on CUDA with FlashAttention; its other way,
     the only one that it takes by itself on a CPU, is far slower.
@@ -31,12 +35,12 @@ def transformers(rows: int, waiting: int) -> Callable[[], None]:
         )
     io = processor.inputs_and_outputs
 
-    def step() -> None:
-        processor.prepare_next_batch()
+    def commit() -> None:
         io.output_ids[0, : io.num_request_in_batch] = 7
         processor.update_batch()
 
-    return step
+    processor.prepare_next_batch()
+    return commit, processor.prepare_next_batch, lambda: None
 
 
 def _transformers_processor(rows: int) -> tuple[Any, Any]:
@@ -72,10 +76,3 @@ def _transformers_processor(rows: int) -> tuple[Any, Any]:
         return manager._create_batch_processor(), RequestState
     except (AttributeError, TypeError) as error:
         raise Unavailable(f"its inside has changed: {error}") from error
-
-
-def vllm(rows: int, waiting: int) -> Callable[[], None]:
-    """One step of vLLM's scheduler: schedule, then update from the model runner's output."""
-    if importlib.util.find_spec("vllm") is None:
-        raise Unavailable("not installed")
-    raise Unavailable("installed, but there is no driver for its version here")

@@ -147,6 +147,7 @@ class Service:
         self._requests.deliver()
         self._requests.orphan(now)
         self._frontends.flush()
+        self._core.tidy()
         self._condition.tell_if_changed(status, self._frontends)
         if now >= self._next_tick:
             self._tick(now)

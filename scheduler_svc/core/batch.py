@@ -53,6 +53,8 @@ class Batch:
         """In the policy's order."""
         self._rows: Rows | None = None
         """What `rows` returns; None: somebody has entered or left since."""
+        self._due: tuple[Indices, Moment, Int32s] | None = None
+        """What `tidy` will register."""
         self._too_large = (0, 0, 0)
         """Whom `hit` refused last, and with how many running and blocks available."""
 
@@ -92,6 +94,7 @@ class Batch:
         sequence; the latter keeps it from being pre-empted at once. A hit never covers all known
         tokens: one must be computed, so that there is something to sample from.
         """
+        self.tidy()
         size, known = self.table.block_size, len(sequence.tokens)
         found: list[int] = []
         if self._is_still_too_large(sequence):
@@ -127,6 +130,7 @@ class Batch:
             return int(self.table.planned[sequence.lane])
         if not self._may_hit(sequence):
             return 0
+        self.tidy()
         count = (len(sequence.tokens) - 1) // self.table.block_size
         keys = islice(self._keys(sequence, sequence.tokens, count), count)
         return len(self.pool.find(keys)) * self.table.block_size
@@ -152,6 +156,7 @@ class Batch:
     def leave(self, sequence: Sequence) -> None:
         """Takes back lane and blocks; its rows in flight become stale."""
         assert sequence.lane is not None
+        self.tidy()
         self.pool.release(self.table.block_table(sequence.lane))
         self.table.vacate(sequence.lane)
         sequence.lane = None
@@ -190,6 +195,17 @@ class Batch:
 
     # -- the prefix cache --------------------------------------------------------------------------
 
+    def note_planned(self, lanes: Indices, moment: Moment, stop: Int32s) -> None:
+        """A step was planned: what `register` would do with it is due, but need not be done now."""
+        self.tidy()
+        self._due = lanes, moment, stop
+
+    def tidy(self) -> None:
+        """Does what is due; nobody looks into the prefix cache, enters or leaves before."""
+        if self._due is not None:
+            due, self._due = self._due, None
+            self.register(*due)
+
     def register(self, lanes: Indices, moment: Moment, stop: Int32s) -> None:
         """Makes blocks findable whose tokens are known and whose KV published steps write.
 
@@ -221,6 +237,7 @@ class Batch:
     def register_last(self, lane: int) -> None:
         """The same for a sequence that ends: the KV of its last token may never be written."""
         if self.prefix_cache:
+            self.tidy()
             table = self.table
             written = min(int(table.known[lane]) - 1, int(table.planned[lane]))
             self._register_blocks(lane, written // table.block_size)

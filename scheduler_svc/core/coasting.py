@@ -73,6 +73,7 @@ def coast(batch: Batch, steps: int, token: int) -> None:
 
     `steady_steps` says how many it may be.
     """
+    batch.tidy()
     table, rows, size = batch.table, batch.rows, batch.table.block_size
     known, planned = table.known.take(rows.lanes), table.planned.take(rows.lanes)
     positions = known[:, np.newaxis] + np.arange(steps)

@@ -187,5 +187,5 @@ class Planner:
         table.pending[lanes] = moment.pending + flight.samples
         batch.step += 1
         batch.in_flight.append(flight)
-        batch.register(lanes, moment, stop)
+        batch.note_planned(lanes, moment, stop)
         return flight

@@ -136,6 +136,7 @@ class Scheduler:
         assert batch is not None
         assert not batch.in_flight, "blocks of steps in flight are not written yet"
         moment = batch.table.moment(batch.lanes)
+        batch.tidy()
         batch.register(batch.lanes, moment, moment.planned)
         self._end_epoch(batch)
         return batch.pool.index()
@@ -221,6 +222,14 @@ class Scheduler:
         output = settle(self._roster, batch, flight, result)
         self._tokens += len(output.tokens)
         return output
+
+    def tidy(self) -> None:
+        """Does what can wait until a plan is published; what is not done then, comes with the next.
+
+        Plans are the same whether or not it is called.
+        """
+        if batch := self._roster.batch:
+            batch.tidy()
 
     # -- in simulations ----------------------------------------------------------------------------
 

@@ -93,6 +93,7 @@ def _end_failed(roster: Roster, batch: Batch, flight: InFlight, failed: Indices)
         if table.tenancy[lane] != tenancy:
             batch.swap.drop(seq_id)  # it was pre-empted, and took along what the row has written
             continue
+        batch.tidy()
         batch.pool.forget(table.block_table(lane))
         reason = "the model gave no finite scores for this sequence"
         endings.append(roster.end(table.occupant(lane), FinishReason.ERROR, reason))
