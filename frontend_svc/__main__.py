@@ -35,6 +35,15 @@ def main(
             envvar="TWOSTROKE_PORT", min=0, max=65535, help="Port to listen on; 0: any free one."
         ),
     ] = DEFAULTS.port,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            envvar="TWOSTROKE_METRICS_PORT",
+            min=0,
+            max=65535,
+            help="Port for Prometheus; frontend-2 takes the one after it, and so on. 0: none.",
+        ),
+    ] = DEFAULTS.metrics_port,
     name: Annotated[
         str,
         typer.Option(
@@ -114,6 +123,7 @@ def main(
     settings = Settings(
         host=host,
         port=port,
+        metrics_port=metrics_port,
         name=name,
         shares_port=share_port,
         replaces=replace,

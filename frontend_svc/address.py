@@ -25,14 +25,14 @@ def bind(server: grpc.aio.Server, host: str, port: int, *, joins: bool) -> str:
     # gRPC only says that it failed, so the reason is asked for first.
     _probe(host, port, joins=joins)
     try:
-        port = server.add_insecure_port(_joined(host, port))
+        port = server.add_insecure_port(joined(host, port))
     except RuntimeError as error:
-        raise AddressError(f"cannot listen on {_joined(host, port)}: {error}") from error
-    return _joined(_ANY_HOST.get(host, host), port)
+        raise AddressError(f"cannot listen on {joined(host, port)}: {error}") from error
+    return joined(_ANY_HOST.get(host, host), port)
 
 
 def _probe(host: str, port: int, *, joins: bool) -> None:
-    address = _joined(host, port)
+    address = joined(host, port)
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -46,5 +46,5 @@ def _probe(host: str, port: int, *, joins: bool) -> None:
         raise AddressError(f"cannot listen on {address}: {reason}") from error
 
 
-def _joined(host: str, port: int) -> str:
+def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -9,6 +9,7 @@ comes back and the scheduler goes on by itself; to the clients it is a pause. It
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -64,6 +65,7 @@ class Backend:
         self._now = now
         self._model: ServedModel | None = None
         self._status: Status | None = None
+        self._status_at = 0.0
         self._status_waiters: list[asyncio.Future[Status]] = []
         self._policy_waiters: dict[int, asyncio.Future[PolicyInForce]] = {}
         self._tickets = itertools.count(1)
@@ -80,11 +82,12 @@ class Backend:
             return str(errors.draining())
         if not self.link.is_up:
             # While attaching, a scheduler already says what it waits for.
-            told = self._status.reason if self._status is not None else ""
+            status = self._status
+            told = status.reason if status is not None else ""
             return told or "waiting for the scheduler"
-        if self._status is None:
+        if (status := self._status) is None:
             return "waiting for the scheduler's status"
-        return "" if self._status.ready else self._status.reason
+        return "" if status.ready else status.reason
 
     def refusal(self) -> Failure | None:
         """What a request that comes now is told; None if it is taken."""
@@ -124,6 +127,14 @@ class Backend:
         """Nobody waits for this request any more; `reason` is why, if it has not ended."""
         self.live.remove(live)
         live.abort(reason)
+
+    def last_status(self, age_s_max: float) -> Status | None:
+        """What the scheduler said last, once a second; None if it is gone, or silent for longer.
+
+        This and `reason` may be asked in any thread: they read what they need once.
+        """
+        status = self._status
+        return status if time.monotonic() - self._status_at <= age_s_max else None
 
     async def fresh_status(self) -> Status | None:
         """The scheduler's counters of this moment; None if it does not answer."""
@@ -180,7 +191,7 @@ class Backend:
         self.changed.set()
 
     def status(self, status: Status) -> None:
-        self._status = status
+        self._status, self._status_at = status, time.monotonic()
         waiters, self._status_waiters = self._status_waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -1,13 +1,15 @@
 """The border between our handlers and gRPC: what comes in is readable, what goes out is a status.
 
-Rules: a request that cannot be parsed is the caller's error, not ours; a `Failure` becomes its
-status; any other exception is logged under a reference, and the caller gets the reference alone.
+Rules: whatever comes in is counted, and so is how it ends; a request that cannot be parsed is the
+caller's error, not ours; a `Failure` becomes its status; any other exception is logged under a
+reference, and the caller gets the reference alone.
 """
 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeAlias, cast
 
 import grpc
@@ -16,6 +18,8 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from frontend_svc import errors
+from frontend_svc.errors import Code
+from frontend_svc.tally import Tally
 
 OUR_METHODS = "/twostroke.v1."
 ABORT_WAIT_S = 5.0
@@ -38,7 +42,8 @@ class Unreadable:
 class Boundary(grpc.aio.ServerInterceptor):
     """Wraps each handler of ours once."""
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -52,11 +57,11 @@ class Boundary(grpc.aio.ServerInterceptor):
             # An unknown method (handler None) must not be kept: anybody can make up more.
             if handler is None or not method.startswith(OUR_METHODS):
                 return handler
-            self._wrapped[method] = _wrap(handler)
+            self._wrapped[method] = _wrap(handler, method.rpartition("/")[2], self._tally)
         return self._wrapped[method]
 
 
-def _wrap(handler: Handler) -> Handler:
+def _wrap(handler: Handler, method: str, tally: Tally) -> Handler:
     make = (
         grpc.unary_stream_rpc_method_handler
         if handler.response_streaming
@@ -64,7 +69,7 @@ def _wrap(handler: Handler) -> Handler:
     )
     behaviour = handler.unary_stream if handler.response_streaming else handler.unary_unary
     return make(
-        _guarded(cast("Behaviour", behaviour)),
+        _guarded(cast("Behaviour", behaviour), method, tally),
         request_deserializer=_parser(handler.request_deserializer),
         response_serializer=handler.response_serializer,
     )
@@ -82,23 +87,40 @@ def _parser(parse: Callable[[bytes], Message] | None) -> Callable[[bytes], Messa
     return parse_or_say_why
 
 
-def _guarded(behaviour: Behaviour) -> Behaviour:
+def _guarded(behaviour: Behaviour, method: str, tally: Tally) -> Behaviour:
+    end = partial(tally.end, method)
+
     async def guarded(request: Message | Unreadable, context: Context) -> Message | None:
+        tally.begin(method)
         try:
             if isinstance(request, Unreadable):
                 raise errors.unreadable(request.why)
-            return await behaviour(request, context)
+            answer = await behaviour(request, context)
+            end(Code.OK)
+            return answer
         except errors.Failure as failure:
+            end(failure.code, failure.reason)
             await _abort(context, failure)
+        except asyncio.CancelledError:
+            end(Code.DEADLINE_EXCEEDED if is_overdue(context) else Code.CANCELLED)
+            raise
         except Exception as error:
             if context.cancelled() or context.done():  # the client has gone, so writing failed
+                end(Code.CANCELLED)
                 log.debug("the client has gone", error=str(error))
                 raise asyncio.CancelledError from error
+            end(Code.INTERNAL)
             reference = secrets.token_hex(4)
             log.error("a handler failed", reference=reference, exc_info=error)
             await _abort(context, errors.internal(reference))
 
     return guarded
+
+
+def is_overdue(context: Context) -> bool:
+    """Whether the call's deadline has passed."""
+    time_left = context.time_remaining()
+    return time_left is not None and time_left <= 0
 
 
 async def _abort(context: Context, failure: errors.Failure) -> NoReturn:

@@ -15,13 +15,14 @@ import structlog
 
 from frontend_svc import errors
 from frontend_svc.backend import Backend
-from frontend_svc.boundary import Context
+from frontend_svc.boundary import Context, is_overdue
 from frontend_svc.errors import Failure
 from frontend_svc.preparation import Prepared, prepare
 from frontend_svc.responses import Times, finish, response
 from frontend_svc.resume import RESUME_HEADER, ResumeToken
 from frontend_svc.settings import Settings
 from frontend_svc.streams import LiveRequest
+from frontend_svc.tally import Tally
 from frontend_svc.validation import REQUEST_ID_MAX
 from svc_wire.ids import FinishReason
 from twostroke.v1 import generation_pb2 as pb
@@ -36,8 +37,11 @@ _HEADER_SAFE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
 class GenerationService(GenerationServiceServicer):
-    def __init__(self, backend: Backend, workers: Executor, settings: Settings) -> None:
+    def __init__(
+        self, backend: Backend, workers: Executor, settings: Settings, tally: Tally
+    ) -> None:
         self._backend = backend
+        self._tally = tally
         self._workers = workers
         self._settings = settings
         self._keys = itertools.count(1)
@@ -83,13 +87,16 @@ class GenerationService(GenerationServiceServicer):
         times.submitted = time.monotonic()
         self._backend.submit(live)
         try:
-            await _stream(live, prepared, request_id, context, times)
+            await self._stream(live, prepared, request_id, context, times)
         except asyncio.CancelledError:
             if live.overflow is None:
                 raise
             raise live.overflow from None
         finally:
-            self._backend.release(live, _why_given_up(context))
+            self._backend.release(
+                live, FinishReason.DEADLINE if is_overdue(context) else FinishReason.ABORT
+            )
+            self._tally.output_tokens += live.new_tokens
 
     async def _prepare(self, request: pb.GenerateRequest, deadline_ns: int) -> Prepared:
         model = self._backend.model
@@ -102,27 +109,36 @@ class GenerationService(GenerationServiceServicer):
             raise errors.executor_lost("another model is served now")
         return prepared
 
-
-async def _stream(
-    live: LiveRequest, prepared: Prepared, request_id: str, context: Context, times: Times
-) -> None:
-    """Writes pieces as they come, the last with the finish. Raises Failure."""
-    piece = await live.take()
-    times.first_token = time.monotonic()
-    headers = [(REQUEST_ID_HEADER, quote(request_id, _HEADER_SAFE))]
-    if prepared.checked.wants_token_ids:  # without, there is nothing to go on from
-        headers.append((RESUME_HEADER, prepared.token.text()))
-    await context.send_initial_metadata(headers)
-    message = response(piece, prepared.tokenizer)
-    message.prompt.token_count = prepared.prompt_len
-    message.prompt.request_id = request_id
-    while piece.ending is None:
-        await context.write(message)
+    async def _stream(
+        self,
+        live: LiveRequest,
+        prepared: Prepared,
+        request_id: str,
+        context: Context,
+        times: Times,
+    ) -> None:
+        """Writes pieces as they come, the last with the finish. Raises Failure."""
         piece = await live.take()
+        times.first_token = time.monotonic()
+        self._tally.begin_answer(times)
+        headers = [(REQUEST_ID_HEADER, quote(request_id, _HEADER_SAFE))]
+        if prepared.checked.wants_token_ids:  # without, there is nothing to go on from
+            headers.append((RESUME_HEADER, prepared.token.text()))
+        await context.send_initial_metadata(headers)
         message = response(piece, prepared.tokenizer)
-    now = time.monotonic()
-    message.finish.CopyFrom(finish(live, piece.ending, prepared.prompt_len, times, now))
-    await context.write(message)
+        message.prompt.token_count = prepared.prompt_len
+        message.prompt.request_id = request_id
+        while piece.ending is None:
+            await context.write(message)
+            asked = time.monotonic()
+            piece = await live.take()
+            times.pause = max(times.pause, time.monotonic() - asked)
+            message = response(piece, prepared.tokenizer)
+        now = time.monotonic()
+        end = finish(live, piece.ending, prepared.prompt_len, times, now)
+        self._tally.end_answer(end, times, live.new_tokens, now)
+        message.finish.CopyFrom(end)
+        await context.write(message)
 
 
 def _request_id(request: pb.GenerateRequest, context: Context) -> str:
@@ -141,8 +157,3 @@ def _deadline_ns(context: Context) -> int:
     if time_left is None or time_left > DEADLINE_MAX_S:
         return 0
     return time.monotonic_ns() + int(time_left * 1e9)
-
-
-def _why_given_up(context: Context) -> FinishReason:
-    time_left = context.time_remaining()
-    return FinishReason.DEADLINE if time_left is not None and time_left <= 0 else FinishReason.ABORT

@@ -21,6 +21,8 @@ class Times:
     arrived: float
     submitted: float = 0.0
     first_token: float = 0.0
+    pause: float = 0.0
+    """The longest time, in seconds, that it waited for a further message."""
 
 
 def response(piece: Piece, tokenizer: Tokenizer) -> pb.GenerateResponse:

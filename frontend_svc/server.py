@@ -27,9 +27,11 @@ from frontend_svc.backend import Backend
 from frontend_svc.boundary import Boundary
 from frontend_svc.generation import GenerationService
 from frontend_svc.health import SERVICES, publish_health
+from frontend_svc.metrics import Metrics
 from frontend_svc.models import ModelService
 from frontend_svc.place import Place
 from frontend_svc.settings import Settings
+from frontend_svc.tally import Tally
 from svc_wire.rundir import RunDir
 from twostroke.v1 import generation_pb2_grpc as rpc
 from twostroke.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
@@ -58,7 +60,9 @@ class Frontend:
             now=now,
         )
         self._health = health.aio.HealthServicer()
-        self._server = _server(settings, self.backend, self._health, self._workers)
+        tally = Tally()
+        self._metrics = Metrics(tally, self.backend)
+        self._server = _server(settings, self.backend, self._health, self._workers, tally)
         self._background: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -89,6 +93,7 @@ class Frontend:
             await self._unless_stopped(asyncio.Event().wait())
             await self._drain()
         finally:
+            await self._metrics.close()  # the port goes with the place
             self._place.leave()
             await self._server.stop(LAST_WORDS_S)
             for task in self._background:
@@ -100,7 +105,7 @@ class Frontend:
         replaces, shares_port = self._settings.replaces, self._settings.shares_port
         if not replaces:
             self._place.take()
-            self._do(self._place.keep_beating())
+            await self._settle_in()
         if replaces or shares_port:  # others serve meanwhile, and would do so better
             await self._unless_stopped(self.backend.wait_ready())
             if self._stop.is_set():
@@ -110,10 +115,16 @@ class Frontend:
         await self._server.start()
         if replaces:
             await self._place.take_over()
-            self._do(self._place.keep_beating())
+            await self._settle_in()
         self._place.publish(address)
         self._do(publish_health(self.backend, self._health, self._place))
         log.info("listening", address=address)
+
+    async def _settle_in(self) -> None:
+        """Has its place: shows life there, and metrics on the port that goes with it."""
+        self._do(self._place.keep_beating())
+        if port := self._settings.metrics_port:
+            await self._metrics.start(self._settings.host, port + self._place.number - 1)
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
         """In the background, to the end of this process; if it fails, so does `run`."""
@@ -137,6 +148,7 @@ class Frontend:
             # Who connects from now on gets to another one, and so does who is connected.
             closing = asyncio.create_task(self._server.stop(timeout_s + 2 * LAST_WORDS_S))
             self._background.append(closing)
+            await self._metrics.close()
             self._place.leave()
         await _first_of(live.wait_empty(), self._hurry.wait(), timeout_s)
         if len(live):
@@ -159,10 +171,11 @@ def _server(
     backend: Backend,
     health_servicer: health.aio.HealthServicer,
     workers: Executor,
+    tally: Tally,
 ) -> grpc.aio.Server:
-    server = grpc.aio.server(interceptors=[Boundary()], options=_options(settings))
+    server = grpc.aio.server(interceptors=[Boundary(tally)], options=_options(settings))
     rpc.add_GenerationServiceServicer_to_server(
-        GenerationService(backend, workers, settings), server
+        GenerationService(backend, workers, settings, tally), server
     )
     rpc.add_ModelServiceServicer_to_server(ModelService(backend), server)
     names = [*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME]

@@ -105,6 +105,11 @@ class LiveRequest:
         return self.submit.key
 
     @property
+    def new_tokens(self) -> int:
+        """How many it has committed itself: without those that its client brought."""
+        return len(self.committed) - len(self.submit.output) // self.committed.itemsize
+
+    @property
     def is_over(self) -> bool:
         return self._ending is not None or self._failure is not None
 

@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130
 ROLE_OPTIONS = {
     "executor": ("model", "log_level"),
     "scheduler": ("policy", "policy_opt", "depth", "drain_timeout", "stall_timeout", "log_level"),
-    "frontend": ("host", "port", "drain_timeout", "outage_timeout", "log_level"),
+    "frontend": ("host", "port", "metrics_port", "drain_timeout", "outage_timeout", "log_level"),
 }
 
 
@@ -60,6 +60,10 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Port for Prometheus; further front ends take those after it."),
+    ] = None,
     frontends: Annotated[
         int,
         typer.Option(
@@ -131,6 +135,7 @@ def serve(
         "model": model,
         "host": host,
         "port": port,
+        "metrics_port": metrics_port,
         "policy": policy,
         "policy_opt": policy_opt,
         "depth": depth,

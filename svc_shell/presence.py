@@ -33,6 +33,12 @@ def role_of(name: str) -> str:
     return name.partition("-")[0]
 
 
+def number_of(name: str) -> int:
+    """The inverse of `service_name`; 1 for any other name."""
+    number = name.partition("-")[2]
+    return int(number) if number.isdecimal() else 1
+
+
 def is_up(run_dir: Path, name: str) -> bool:
     """Whether the service of that name can be used by its peers: a front end listens."""
     if not is_held(run_dir / f"{name}.lock"):

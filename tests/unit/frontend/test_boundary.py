@@ -7,6 +7,7 @@ import pytest
 
 from frontend_svc import boundary, errors
 from frontend_svc.boundary import Context
+from frontend_svc.tally import Tally
 from tests.support.frontend import in_loop
 from twostroke.v1 import generation_pb2 as pb
 
@@ -26,6 +27,6 @@ async def test_a_status_that_cannot_be_sent_does_not_keep_the_handler(
         raise errors.slow_reader(5000)
 
     monkeypatch.setattr(boundary, "ABORT_WAIT_S", 0.01)
-    handler = boundary._guarded(fails)
+    handler = boundary._guarded(fails, "Generate", Tally())
     with pytest.raises(asyncio.CancelledError):
         await handler(pb.GenerateRequest(), cast("Context", StuckContext()))
