@@ -40,13 +40,19 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
 Order = Restart | Drain
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     """Why the order was not obeyed; empty if it was."""
+    exit_status: int = 1
+    """In that case, of whoever gave it: 2 if the order was wrong, 1 if it failed."""
 
 
 class ControlError(Exception):
-    """An order could not be given. The text is for a person."""
+    """An order could not be given or was not obeyed. The text is for a person."""
+
+    def __init__(self, text: str, exit_status: int = 1) -> None:
+        super().__init__(text)
+        self.exit_status = exit_status
 
 
 class Control:
@@ -123,7 +129,7 @@ def order(run_dir: Path, order: Order) -> None:
         except (OSError, msgspec.DecodeError) as error:
             raise ControlError(f"the instance in {run_dir} does not answer: {error}") from error
     if reply.error:
-        raise ControlError(reply.error)
+        raise ControlError(reply.error, reply.exit_status)
 
 
 def find_instance(given: Path | None) -> Path:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from supervisor_svc.child import KILL_WAIT_S, Child, OptionsCheck
-from supervisor_svc.stack import STOP_TIMEOUT_S, Stack
+from supervisor_svc.stack import EXIT_FAILED, EXIT_USAGE, STOP_TIMEOUT_S, Stack
 from svc_shell.presence import holder, is_up, role_of
 
 
@@ -31,6 +31,10 @@ class _State(Enum):
 
 class Refused(Exception):
     """The order cannot be obeyed. The text is for a person."""
+
+    def __init__(self, text: str, exit_status: int = EXIT_FAILED) -> None:
+        super().__init__(text)
+        self.exit_status = exit_status
 
 
 class Replacement:
@@ -101,7 +105,8 @@ class Replacement:
             self._bound(now, "has not checked its options")
             return
         if self._check.status != 0:
-            raise Refused(self._check.complaint)
+            is_usage = self._check.status == EXIT_USAGE
+            raise Refused(self._check.complaint, EXIT_USAGE if is_usage else EXIT_FAILED)
         self._drop_extra()
         if self.name == "executor":
             self._stack.children[self.name].ask_to_end()

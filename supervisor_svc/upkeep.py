@@ -19,7 +19,7 @@ from supervisor_svc.backoff import Backoff
 from supervisor_svc.control import Answer, Control, Drain, Reply, Restart
 from supervisor_svc.replacement import Refused
 from supervisor_svc.rolling import Rolling
-from supervisor_svc.stack import ChildDied, Stack
+from supervisor_svc.stack import EXIT_USAGE, ChildDied, Stack
 from svc_shell.presence import is_up, role_of
 from svc_shell.pulse import PULSE_S, PulseWatch, pulse_file
 
@@ -166,7 +166,8 @@ class Upkeep:
             answer.give(Reply(), keep=True)
         elif not (names := self._stack.names_of(order.role)):
             roles = ", ".join(dict.fromkeys(map(role_of, self._lives)))
-            answer.give(Reply(f"there is no {order.role}: choose of {roles}"))
+            reply = Reply(f"there is no {order.role}: choose of {roles}", EXIT_USAGE)
+            answer.give(reply)
         elif order.role in self._orders:
             answer.give(Reply(f"the {order.role} is being replaced already"))
         else:
@@ -176,17 +177,17 @@ class Upkeep:
 
     def _advance_orders(self, now: float) -> None:
         for role, (rolling, answer) in list(self._orders.items()):
-            error = ""
+            reply = Reply()
             try:
                 if not rolling.step(now):
                     continue
             except Refused as refused:
-                error = str(refused)
-                self._tell(f"{error}; the {rolling.name} stays as it was")
+                reply = Reply(str(refused), refused.exit_status)
+                self._tell(f"{refused}; the {rolling.name} stays as it was")
                 if self._stack.children[rolling.name].has_ended:
                     self._launch(rolling.name)
             del self._orders[role]
-            answer.give(Reply(error))
+            answer.give(reply)
 
     def _abandon_orders(self) -> None:
         for rolling, answer in self._orders.values():

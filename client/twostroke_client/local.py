@@ -80,7 +80,7 @@ def _order(run_dir: Path | None, role: str | None, arguments: list[str]) -> None
         control.order(control.find_instance(run_dir), order)
     except control.ControlError as error:
         complain(str(error))
-        raise typer.Exit(EXIT_FAILED) from error
+        raise typer.Exit(error.exit_status) from error
 
 
 def demo(

@@ -13,6 +13,7 @@ import pytest
 
 from supervisor_svc import control
 from supervisor_svc.control import ControlError, Restart
+from supervisor_svc.stack import EXIT_USAGE
 from svc_shell.presence import is_up
 from tests.support.fake_stack import fakes_of, kept, say, until
 
@@ -63,8 +64,10 @@ def test_a_wrong_option_disturbs_nobody_and_its_reason_is_told(run_dir: Path) ->
     with kept(run_dir) as (stack, said):
         before = stack.pids
         for role in ("scheduler", "executor", "frontend"):
-            with pytest.raises(ControlError, match=f"new {role} .* not start: Invalid value: bad"):
+            said_so = f"new {role} .* not start: Invalid value: bad"
+            with pytest.raises(ControlError, match=said_so) as refused:
                 control.order(run_dir, Restart(role, ("wrong",)))
+            assert refused.value.exit_status == EXIT_USAGE
         assert stack.pids == before
         assert stack.commands["scheduler"][-1] != "wrong"
     assert said[-1].endswith("Invalid value: bad; the frontend stays as it was")

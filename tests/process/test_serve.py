@@ -127,10 +127,10 @@ def test_a_restart_takes_options_and_a_drain_waits_for_the_end(slow_steps: None)
         assert serve.command("restart", "scheduler", "--policy", "priority") == (0, "")
         assert wait_until(lambda: client.server_status().policy == "priority", 10)
         code, said = serve.command("restart", "scheduler", "--policy", "no-such-thing")
-        assert (code, "there is no policy 'no-such-thing'" in said) == (1, True)
+        assert (code, "there is no policy 'no-such-thing'" in said) == (2, True)
         assert client.server_status().policy == "priority"
         code, said = serve.command("restart", "executor", "--model", "/no/such/model")
-        assert (code, "there is no folder /no/such/model" in said) == (1, True)
+        assert (code, "there is no folder /no/such/model" in said) == (2, True)
         assert serve.command("drain") == (0, "")
         *_, last = stream
         assert last.finish is not None

@@ -41,7 +41,9 @@ def main(role: str, run_dir: Path, *behaviour: str) -> None:
     follow_parent()
     if "--check" in behaviour:
         time.sleep(LIFE_S_MAX if "ponders" in behaviour else 0.0)
-        sys.exit("Usage: ...\n\nError: Invalid value: bad" if "wrong" in behaviour else None)
+        if "wrong" in behaviour:
+            sys.stderr.write("Usage: ...\n\nError: Invalid value: bad\n")
+        sys.exit(2 if "wrong" in behaviour else 0)
     # A list, not an Event: a handler that sets the Event that its own thread waits on can deadlock.
     ended: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
