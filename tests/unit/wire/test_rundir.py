@@ -1,5 +1,6 @@
 """Which directories are refused, and with which words."""
 
+import errno
 import os
 import signal
 import stat
@@ -126,6 +127,20 @@ def test_a_lock_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (run_dir.path / "executor.lock").mkdir()
     with pytest.raises(RunDirError, match=r"executor\.lock"):
         run_dir.lock("executor")
+
+
+def test_a_lock_that_cannot_be_written_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run_dir = RunDir(tmp_path / "run")
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", fail)
+        with pytest.raises(RunDirError, match=r"cannot write the lock .*No space left"):
+            run_dir.lock("executor")
+    os.close(run_dir.lock("executor"))
 
 
 def test_the_default_follows_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
