@@ -22,7 +22,8 @@ export function connect(address) {
 /**
  * Streams the answer to `request`, a twostroke.v1.GenerateRequest as an object. Leaving the loop
  * early (break, return, throw) cancels the request, so that the server stops working on it. A failure
- * is thrown as the Error of gRPC, with `code` and `details`.
+ * is thrown as the Error of gRPC, with `code` and `details`. A stream that breaks is not resumed here;
+ * the message Resume in the proto says how that is done.
  */
 export async function* generate(client, request, { timeoutMs } = {}) {
   const deadline = timeoutMs === undefined ? undefined : new Date(Date.now() + timeoutMs);
