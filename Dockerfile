@@ -44,7 +44,7 @@ FROM base AS frontend
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     pip install "$(echo /wheels/twostroke-*.whl)[frontend]"
 USER 10001:10001
-EXPOSE 50051
+EXPOSE 50051 9464
 ENTRYPOINT ["python", "-P", "-m", "frontend_svc"]
 
 FROM base AS executor-cpu

@@ -41,7 +41,7 @@ def main(
             envvar="TWOSTROKE_METRICS_PORT",
             min=0,
             max=65535,
-            help="Port for Prometheus; frontend-2 takes the one after it, and so on. 0: none.",
+            help="Port for Prometheus; one named frontend-2 takes the one after it. 0: none.",
         ),
     ] = DEFAULTS.metrics_port,
     name: Annotated[

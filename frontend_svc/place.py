@@ -9,15 +9,7 @@ import asyncio
 import os
 
 from frontend_svc.address import AddressError
-from svc_shell.presence import (
-    ADDRESS_FILE,
-    FRONTENDS_MAX,
-    SERVING,
-    WAITING,
-    is_held,
-    number_of,
-    service_name,
-)
+from svc_shell.presence import ADDRESS_FILE, FRONTENDS_MAX, SERVING, WAITING, is_held, service_name
 from svc_shell.pulse import PULSE_S, beat
 from svc_wire.errors import LockHeld
 from svc_wire.rundir import RunDir
@@ -42,12 +34,10 @@ class Place:
             self._lock = self._run_dir.lock(self._name)
             return
         for number in range(1, FRONTENDS_MAX + 1):
-            name = service_name("frontend", number)
             try:
-                self._lock = self._run_dir.lock(name)
+                self._lock = self._run_dir.lock(service_name("frontend", number))
             except LockHeld:
                 continue
-            self._name = name
             return
         raise LockHeld(f"{FRONTENDS_MAX} front ends run in {self._run_dir.path}")
 
@@ -55,11 +45,6 @@ class Place:
         """As `take`, from a front end that is asked to give it up. Raises RunDirError."""
         name = self._name or service_name("frontend", 1)
         self._lock = await asyncio.to_thread(self._run_dir.take_over, name, LEAVE_S)
-
-    @property
-    def number(self) -> int:
-        """Among the front ends of one runtime directory, from 1 on; once it has its name."""
-        return number_of(self._name)
 
     def publish(self, address: str) -> None:
         """Tells where it listens, all at once. Raises AddressError."""

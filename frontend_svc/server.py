@@ -32,6 +32,7 @@ from frontend_svc.models import ModelService
 from frontend_svc.place import Place
 from frontend_svc.settings import Settings
 from frontend_svc.tally import Tally
+from svc_shell.presence import number_of
 from svc_wire.rundir import RunDir
 from twostroke.v1 import generation_pb2_grpc as rpc
 from twostroke.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
@@ -123,8 +124,11 @@ class Frontend:
     async def _settle_in(self) -> None:
         """Has its place: shows life there, and metrics on the port that goes with it."""
         self._do(self._place.keep_beating())
-        if port := self._settings.metrics_port:
-            await self._metrics.start(self._settings.host, port + self._place.number - 1)
+        settings = self._settings
+        if settings.metrics_port:
+            # Only a name that was given counts: one in a container of its own has its own ports.
+            number = number_of(settings.name)
+            await self._metrics.start(settings.host, settings.metrics_port + number - 1)
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
         """In the background, to the end of this process; if it fails, so does `run`."""

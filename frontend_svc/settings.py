@@ -10,7 +10,7 @@ class Settings:
     port: int = 50051
     """0 takes any free port."""
     metrics_port: int = 0
-    """For metrics of the first front end; frontend-2 has the port after it, and so on. 0: none."""
+    """For metrics; one that is named frontend-2 takes the port after it, and so on. 0: none."""
     name: str = ""
     """Of its lock; empty: the first that is free of frontend, frontend-2, ..."""
     shares_port: bool = False
