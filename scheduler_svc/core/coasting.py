@@ -36,21 +36,17 @@ def steady_steps(roster: Roster, batch: Batch, depth: int) -> int:
 
 
 def _is_steady(roster: Roster, batch: Batch) -> bool:
-    """Whether nobody can join, and all rows in flight decode for those who run."""
+    """Whether nobody can join, and those who run get a token from every step in flight."""
     if roster.suspects or roster.order.has_fault:
         return False
     if roster.waiting_count and (batch.has_place or _is_outranked(roster, batch)):
         return False
-    oldest = batch.in_flight[0]
-    # A first token comes from a prompt.
-    return all(_is_like(flight, batch.rows) for flight in batch.in_flight) and bool(
-        (oldest.stop > batch.rows.prompt_len).all()
-    )
+    return all(_gives_all(flight, batch.rows) for flight in batch.in_flight)
 
 
-def _is_like(flight: InFlight, rows: Rows) -> bool:
-    """Whether it has a row of one token, that samples, for each of `rows` and for nobody else."""
-    if flight.tokens != len(flight.stop) or not flight.samples.all():
+def _gives_all(flight: InFlight, rows: Rows) -> bool:
+    """Whether it brings each of `rows` a token, and nobody else. Some may read a prompt before."""
+    if not flight.samples.all():
         return False
     return flight.rows is rows or (
         np.array_equal(flight.rows.lanes, rows.lanes)
@@ -95,11 +91,13 @@ def coast(batch: Batch, steps: int, token: int) -> None:
     table.known[rows.lanes] = known + steps
     table.planned[rows.lanes] = planned + steps
     batch.step += steps
+    depth = len(batch.in_flight)
     for index, flight in enumerate(batch.in_flight):
         batch.in_flight[index] = replace(
             flight,
             step=flight.step + steps,
             rows=rows,
             changes=table.changes,
-            stop=flight.stop + np.int32(steps),
+            stop=planned + np.int32(steps - (depth - 1 - index)),
+            tokens=len(planned),
         )

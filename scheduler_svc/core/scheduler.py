@@ -238,20 +238,20 @@ class Scheduler:
         batch = self._roster.batch
         return steady_steps(self._roster, batch, self.config.depth) if batch else 0
 
-    def coast(self, took_s: Sequence[float], token: int) -> Int64s:
-        """Commits as many steady steps as there are times, and plans as many.
+    def coast(self, took: Sequence[tuple[float, int]], token: int) -> Int64s:
+        """Commits as many steady steps as there are entries in `took`, and plans as many.
 
-        The oldest in flight took took_s[0], and so on. Every row gets `token`, always. Returns
-        whose rows they are.
+        An entry is the time of a step and its input tokens, the oldest in flight first. Every row
+        gets `token`, always. Returns whose rows they are.
         """
         batch = self._roster.batch
         assert batch is not None
         rows = len(batch.running)
-        coast(batch, len(took_s), token)
-        for each_s in took_s:
-            self._pace.observe_s(each_s, rows, rows)
-        self._steps += len(took_s)
-        self._tokens += len(took_s) * rows
+        coast(batch, len(took), token)
+        for took_s, tokens in took:
+            self._pace.observe_s(took_s, rows, tokens)
+        self._steps += len(took)
+        self._tokens += len(took) * rows
         return batch.rows.seq_id
 
     # -- looking in --------------------------------------------------------------------------------

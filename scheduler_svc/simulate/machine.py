@@ -32,6 +32,7 @@ TOKEN = 0
 """What is always sampled."""
 
 Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -80,6 +81,7 @@ class _Flight:
 
     step: int
     rows: int
+    tokens: int
     context_tokens: int
     begin_s: float
     end_s: float
@@ -119,13 +121,15 @@ class Machine:
         self._in_flight: deque[_Flight] = deque()
         self._lives: dict[SeqId, Life] = {}
         self._deadlines: list[tuple[float, SeqId]] = []
-        self._last_token_s = np.empty(0)
+        self._first_token_s = self._last_token_s = np.empty(0)
+        """By the number of the sequence; NaN: it has none."""
         self._gaps_s: list[Float64s] = []
 
     def run(self, arrivals: Sequence[Arrival], deadline_s: float = math.inf) -> Outcome:
         """All requests to their ends; each gives up `deadline_s` after it came."""
         lives = [Life(arrival, arrival.at_s + deadline_s) for arrival in arrivals]
-        self._last_token_s = np.zeros(len(lives) + 1)
+        self._first_token_s = np.full(len(lives) + 1, math.nan)
+        self._last_token_s = np.full(len(lives) + 1, math.nan)
         waiting = deque(lives)
         while waiting or self._lives:
             self._plan()
@@ -175,7 +179,9 @@ class Machine:
             took_s = self._cost.step_s(rows, planned.tokens - rows, context_tokens)
             self._free_at_s = begin_s + took_s
             self._in_flight.append(
-                _Flight(planned.step, rows, context_tokens, begin_s, self._free_at_s)
+                _Flight(
+                    planned.step, rows, planned.tokens, context_tokens, begin_s, self._free_at_s
+                )
             )
 
     def _result(self, flight: _Flight) -> StepResult:
@@ -198,10 +204,12 @@ class Machine:
         begins_s = np.concatenate([[flight.begin_s for flight in flights], ends_s[:-1]])
         ends_s = np.concatenate([[flight.end_s for flight in flights], ends_s[1:]])
         count = int(np.searchsorted(ends_s[:steady], until_s, side="right"))
-        self._take(rows, begins_s[:count], ends_s[:count])
+        tokens = [flight.tokens for flight in flights] + [rows] * (count - depth)
+        self._take(tokens, begins_s[:count], ends_s[:count])
         self._in_flight = deque(
             _Flight(
                 newest.step + 1 + index - depth,
+                rows,
                 rows,
                 int(contexts[index - depth]),
                 float(begins_s[index]),
@@ -211,26 +219,32 @@ class Machine:
         )
         self._now_s, self._free_at_s = float(ends_s[count - 1]), self._in_flight[-1].end_s
 
-    def _take(self, rows: int, begins_s: Float64s, ends_s: Float64s) -> None:
-        """Commits steady steps of so many rows."""
+    def _take(self, tokens: list[int], begins_s: Float64s, ends_s: Float64s) -> None:
+        """Commits steady steps of so many input tokens each."""
         took_s = (np.rint(ends_s * 1e9) - np.rint(begins_s * 1e9)) / 1e9
-        seq_ids = self._core.coast(took_s.tolist(), TOKEN)
-        self._gaps_s.append(ends_s[0] - self._last_token_s[seq_ids])
-        self._gaps_s.append(np.repeat(np.diff(ends_s), rows))
+        seq_ids = self._core.coast(list(zip(took_s.tolist(), tokens, strict=True)), TOKEN)
+        self._see_tokens(seq_ids, float(ends_s[0]))
+        self._gaps_s.append(np.repeat(np.diff(ends_s), len(seq_ids)))
         self._last_token_s[seq_ids] = ends_s[-1]
 
     def _deliver(self, output: StepOutput) -> None:
-        first = output.indices == 0
-        for seq_id in output.seq_ids[first].tolist():
-            self._lives[seq_id].first_token_s = self._now_s
-        later = output.seq_ids[~first]
-        self._gaps_s.append(self._now_s - self._last_token_s[later])
-        self._last_token_s[output.seq_ids] = self._now_s
+        self._see_tokens(output.seq_ids, self._now_s)
         for ending in output.endings:
             self._end(ending)
 
+    def _see_tokens(self, seq_ids: Int64s, now_s: float) -> None:
+        """Each of them has got a token."""
+        gaps_s = now_s - self._last_token_s[seq_ids]
+        is_first = np.isnan(gaps_s)
+        if is_first.any():
+            self._first_token_s[seq_ids[is_first]] = now_s
+            gaps_s = gaps_s[~is_first]
+        self._gaps_s.append(gaps_s)
+        self._last_token_s[seq_ids] = now_s
+
     def _end(self, ending: Ending) -> None:
         life = self._lives.pop(ending.seq_id)
+        life.first_token_s = float(self._first_token_s[ending.seq_id])
         life.end_s = self._now_s
         life.output_tokens = ending.output_tokens
         life.preemptions = ending.preemptions
