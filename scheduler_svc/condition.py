@@ -59,6 +59,7 @@ class Condition:
             preemptions=stats.preemptions,
             swaps_out=stats.swaps_out,
             swaps_in=stats.swaps_in,
+            policy_faults=stats.policy_faults,
             pace=self._meter.pace(time.monotonic_ns()),
         )
 

@@ -274,6 +274,8 @@ class Status(Message, frozen=True):
     """Pre-emptions after which the KV was copied to host memory."""
     swaps_in: int
     """Sequences that went on from such a copy."""
+    policy_faults: int
+    """Policies that were replaced by fcfs."""
     pace: Pace
 
 

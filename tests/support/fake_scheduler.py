@@ -83,6 +83,7 @@ def status(*, ready: bool = True, reason: str = "", steps: int = 0) -> Status:
         preemptions=1,
         swaps_out=6,
         swaps_in=5,
+        policy_faults=2,
         pace=PACE,
     )
 
