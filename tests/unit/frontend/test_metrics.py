@@ -309,6 +309,7 @@ async def test_a_successor_has_the_port() -> None:
 async def test_who_connects_and_says_nothing_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assert metrics._Handler.timeout == metrics.CLIENT_WAIT_S
     monkeypatch.setattr(metrics._Handler, "timeout", 0.3)
     asked = settings()
     with private_dir() as run_dir:
