@@ -120,6 +120,23 @@ def test_the_same_answer_with_and_without_a_death() -> None:
     assert broken.finish.total_ms > quiet.finish.total_ms, "the pause is part of it"
 
 
+@pytest.mark.slow
+def test_a_client_leaves_a_front_end_that_is_stuck() -> None:
+    """Where it goes then is the kernel's choice, so that is not looked at here."""
+    never = RetryPolicy(resume_s=0)
+    with Serve() as serve, Client(serve.address, retry=never) as client:
+        stream = client.generate([1], max_tokens=300, ignore_eos=True)
+        next(stream)
+        [stuck] = serve.frontends()
+        stuck.suspend()
+        try:
+            with pytest.raises(TwostrokeError, match="ping timeout"):
+                list(stream)
+            assert stuck.is_running(), "before the supervisor kills it"
+        finally:
+            stuck.resume()
+
+
 def test_requests_whose_clients_stay_away_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWOSTROKE_RESUME_GRACE", "3")
     never = RetryPolicy(resume_s=0)
