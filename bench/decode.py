@@ -72,7 +72,7 @@ def main(
                 options = ["--no-prefix-cache", "--step-tokens-max", str(step_tokens_max)]
                 with (
                     scheduler(run_dir, kept, depth=depth, options=options) as client,
-                    _streams(via, run_dir, kept, client) as streams,
+                    _streams(via, run_dir, folder, kept, client) as streams,
                 ):
                     for each in jobs:
                         results.append(_measure(streams, each, depth))
@@ -91,10 +91,10 @@ def _job(text: str) -> Job:
 
 
 def _streams(
-    via: str, run_dir: RunDir, trace: Path, client: Client
+    via: str, run_dir: RunDir, folder: Path, trace: Path, client: Client
 ) -> contextlib.AbstractContextManager[Client | GrpcStreams]:
     if via == "grpc":
-        return GrpcStreams.served(run_dir, trace)
+        return GrpcStreams.served(run_dir, folder, trace)
     return contextlib.nullcontext(client)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from bench.stack import WAYS, Job, JobRun, service, steps_since, steps_written
 from svc_wire.rundir import RunDir
+from tests.tiny_model import tiny_tokenizer
 from twostroke.v1 import generation_pb2 as pb
 
 _START_TIMEOUT_S = 60.0
@@ -27,8 +28,12 @@ class GrpcStreams:
 
     @classmethod
     @contextlib.contextmanager
-    def served(cls, run_dir: RunDir, trace: Path) -> Iterator["GrpcStreams"]:
-        """With a front end of its own, beside a scheduler that runs."""
+    def served(cls, run_dir: RunDir, folder: Path, trace: Path) -> Iterator["GrpcStreams"]:
+        """With a front end of its own, beside a scheduler that runs the model of `folder`.
+
+        The folder gets a tokenizer, which no front end is without; only ids are sent.
+        """
+        tiny_tokenizer().save_pretrained(folder)
         with service("frontend_svc", "--run-dir", str(run_dir.path), "--port", "0"):
             file, deadline = Path(run_dir.path, _FILE), time.monotonic() + _START_TIMEOUT_S
             while not file.exists():
