@@ -78,9 +78,11 @@ class Condition:
             return f"the executor has not ended step {self._steps.oldest} for {step_s:.1f} s"
         return ""
 
-    def tell_if_changed(self, status: Status, frontends: Frontends) -> None:
+    def tell_if_changed(self, now: float, frontends: Frontends) -> None:
         """Tells everybody when it becomes ready or ceases to be."""
-        if status.ready != self._told_ready:
-            self._told_ready = status.ready
-            log.info("ready" if status.ready else "not ready", reason=status.reason)
+        ready = not self._why_not_ready(now)
+        if ready != self._told_ready:
+            self._told_ready = ready
+            status = self.status(now)
+            log.info("ready" if ready else "not ready", reason=status.reason)
             frontends.broadcast(status)

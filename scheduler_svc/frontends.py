@@ -4,7 +4,7 @@ A front end that is silent for too long, or too slow to take its messages, is dr
 must never hold up the others or the executor. Its requests may be taken over by others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -100,11 +100,12 @@ class Frontends:
     # -- in ----------------------------------------------------------------------------------------
 
     def receive(
-        self, now: float, attached: Attached | None, status: Status
+        self, now: float, attached: Attached | None, status: Callable[[], Status]
     ) -> Iterator[tuple[Frontend, Request]]:
         """Handles whatever lies ready on the socket; yields what is for the core. Never blocks.
 
-        `attached` is the answer to an Attach; None as long as the model is not known.
+        `attached` is the answer to an Attach; None as long as the model is not known. `status` is
+        called when somebody asks, which is not every step.
         """
         while self.socket.poll(0):
             identity, *parts = self.socket.recv_multipart()
@@ -115,14 +116,14 @@ class Frontends:
                 continue
             frontend = self._by_identity.get(identity)
             if isinstance(message, Attach):
-                self._attach(identity, message, now, attached, status)
+                self._attach(identity, message, now, attached, status())
             elif frontend is None:
                 self._send(identity, Unknown())
             else:
                 frontend.heard_at = now
                 match message:
                     case Ping():
-                        self._send(identity, status)
+                        self._send(identity, status())
                     case Detach():
                         self._drop(frontend, "it detached")
                     case Submit() | Abort() | AskPolicy():

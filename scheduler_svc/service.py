@@ -10,6 +10,7 @@ successor, and the executor stays. So it may leave at any moment, and need not e
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 import zmq
@@ -24,7 +25,7 @@ from scheduler_svc.pause import Pause
 from scheduler_svc.policy_desk import PolicyDesk
 from scheduler_svc.requests import Requests
 from scheduler_svc.steps import Steps
-from svc_wire.frontend_link import Abort, AskPolicy, Status, Submit
+from svc_wire.frontend_link import Abort, AskPolicy, Submit
 from svc_wire.rundir import RunDir
 
 TICK_S = 1.0
@@ -141,19 +142,19 @@ class Service:
         now = time.monotonic()
         for event in [*events, *self._executor.receive(now)]:
             self._on_executor(event)
-        status = self._condition.status(now)
-        self._serve(now, status)
+        self._serve(now)
         self._steps.plan()
         self._requests.deliver()
         self._requests.orphan(now)
         self._frontends.flush()
         self._core.tidy()
-        self._condition.tell_if_changed(status, self._frontends)
+        self._condition.tell_if_changed(now, self._frontends)
         if now >= self._next_tick:
             self._tick(now)
 
-    def _serve(self, now: float, status: Status) -> None:
+    def _serve(self, now: float) -> None:
         """What the front ends ask for."""
+        status = partial(self._condition.status, now)
         for frontend, message in self._frontends.receive(now, self._condition.attached, status):
             match message:
                 case Submit():
@@ -182,10 +183,9 @@ class Service:
                 endings = self._core.attach(capacity, epoch, kv)
         self._requests.end(endings)
         now = time.monotonic()
-        status, attached = self._condition.status(now), self._condition.attached
-        if attached is not None:
-            self._frontends.attach_early(now, attached, status)
-        self._condition.tell_if_changed(status, self._frontends)
+        if (attached := self._condition.attached) is not None:
+            self._frontends.attach_early(now, attached, self._condition.status(now))
+        self._condition.tell_if_changed(now, self._frontends)
 
     def _tick(self, now: float) -> None:
         self._next_tick = now + TICK_S

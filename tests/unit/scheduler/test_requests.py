@@ -101,7 +101,7 @@ class World:
     def receive(self, *, is_draining: bool = False) -> None:
         """Handles what the front ends have sent, of which there must be something."""
         assert self.frontends.socket.poll(WAIT_MS)
-        for frontend, message in self.frontends.receive(self.now, ATTACHED, status()):
+        for frontend, message in self.frontends.receive(self.now, ATTACHED, status):
             match message:
                 case Submit():
                     self.requests.submit(frontend, message, is_draining=is_draining)
