@@ -175,11 +175,16 @@ def test_brackets_are_text_not_markup() -> None:
 
 
 def test_status(server: FakeServer) -> None:
+    server.status.executor_busy_share = 0.987
+    server.status.host_lead_ms, server.status.step_gap_ms_max = 3.14159, 0.0123456
     shown = run("status", "--address", server.address)
     assert shown.exit_code == 0
     rows = {line.split("  ")[0].strip(): line for line in shown.stdout.splitlines()}
     assert rows["policy"].split()[-1] == "fcfs"
     assert rows["name"].split()[-1] == "fake"
+    assert rows["executor busy share"].split()[-1] == "99%"
+    assert rows["host lead ms"].split()[-1] == "3.14"
+    assert rows["step gap ms max"].split()[-1] == "0.0123"
     facts = json.loads(run("status", "--json", "--address", server.address).stdout)
     assert (facts["ready"], facts["vocab_size"]) == (True, 64)
     checked = run("status", "--check", "--address", server.address)
