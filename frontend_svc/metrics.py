@@ -147,6 +147,7 @@ def _scheduler(status: Status) -> Iterator[Metric]:
         ("swaps_out", "Pre-emptions that copied KV to host memory.", status.swaps_out),
         ("swaps_in", "Requests that went on from such a copy.", status.swaps_in),
         ("policy_faults", "Policies that were replaced by fcfs.", status.policy_faults),
+        ("epochs_lost", "Executors that died, failed or were replaced.", status.epochs_lost),
     ):
         yield _counter(f"scheduler_{name}", f"{told} Since the scheduler's start.", total)
 

@@ -46,6 +46,7 @@ class ModelService(ModelServiceServicer):
             response.preemptions = status.preemptions
             response.swaps_out = status.swaps_out
             response.swaps_in = status.swaps_in
+            response.epochs_lost = status.epochs_lost
             response.executor_busy_share = status.pace.busy_share
             response.host_lead_ms = status.pace.lead_ns / 1e6
             response.step_gap_ms = status.pace.gap_ns / 1e6

@@ -60,6 +60,7 @@ class Condition:
             swaps_out=stats.swaps_out,
             swaps_in=stats.swaps_in,
             policy_faults=stats.policy_faults,
+            epochs_lost=self._executor.epochs_lost,
             pace=self._meter.pace(time.monotonic_ns()),
         )
 

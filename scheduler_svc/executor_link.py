@@ -80,6 +80,7 @@ class ExecutorLink:
         self._hello_at = 0.0
         self.heard_at = 0.0
         """When the executor last said anything or completed a step."""
+        self.epochs_lost = 0
 
     @property
     def epoch(self) -> int | None:
@@ -149,6 +150,7 @@ class ExecutorLink:
         if self._ring is None:
             return []
         self._ring = None
+        self.epochs_lost += 1
         return [Lost(reason)]
 
     def _send(self, message: Hello | PlanReady | Beat) -> None:

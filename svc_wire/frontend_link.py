@@ -276,6 +276,8 @@ class Status(Message, frozen=True):
     """Sequences that went on from such a copy."""
     policy_faults: int
     """Policies that were replaced by fcfs."""
+    epochs_lost: int
+    """Epochs that ended under this scheduler: an executor died, hung, failed or was replaced."""
     pace: Pace
 
 

@@ -183,6 +183,8 @@ class ServerStatus:
     """Pre-emptions after which the KV was copied to host memory instead of being dropped."""
     swaps_in: int
     """Requests that went on from such a copy."""
+    epochs_lost: int
+    """How often the executor was lost: it died, failed or was replaced."""
     executor_busy_share: float
     """Share of the last seconds in which the executor computed, 0 to 1."""
     host_lead_ms: float

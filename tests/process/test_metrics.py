@@ -103,7 +103,20 @@ def test_without_a_scheduler_the_rest_is_shown() -> None:
         assert seen.value("answers_total", reason="LENGTH") == 1
         stack.start("scheduler_svc")
         stack.wait_ready()
-        assert scraped(port, lambda seen: seen.value("ready") == 1).value("scheduler_kv_blocks")
+        seen = scraped(port, lambda seen: seen.value("ready") == 1)
+        assert seen.value("scheduler_kv_blocks") > 0
+        assert seen.value("scheduler_epochs_lost_total") == 0
+
+
+def test_the_deaths_of_executors_are_counted() -> None:
+    port = free_port()
+    with Stack(frontend=("--metrics-port", str(port))) as stack:
+        for deaths in (1, 2):
+            stack.end("executor_svc", signal.SIGKILL)
+            lost = scraped(port, lambda seen: not seen.value("ready"))
+            assert lost.value("scheduler_epochs_lost_total") == deaths
+            stack.start("executor_svc")
+            stack.wait_ready()
 
 
 def test_front_ends_have_a_port_each_and_keep_it() -> None:

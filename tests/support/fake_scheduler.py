@@ -84,6 +84,7 @@ def status(*, ready: bool = True, reason: str = "", steps: int = 0) -> Status:
         swaps_out=6,
         swaps_in=5,
         policy_faults=2,
+        epochs_lost=9,
         pace=PACE,
     )
 

@@ -95,7 +95,7 @@ LINKS: dict[str, tuple[Codec[Any], list[Message]]] = {
                 b"\5\0\0\0\6\0\0\0",
                 b"\0\0\x80\xbf\0\0\0\xc0",
             ),
-            Status(True, "", "fcfs", 1, 2, 3, 12, 5, 100, 90, 1, 1, 0, 2, PACE),
+            Status(True, "", "fcfs", 1, 2, 3, 12, 5, 100, 90, 1, 1, 0, 2, 3, PACE),
             PolicyInForce(
                 3, "", "fair", ("fcfs",), 1, "it raised", 2, (TenantUsage("a", 1, 2, 3, 4, 5),)
             ),

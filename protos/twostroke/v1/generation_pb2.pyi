@@ -741,6 +741,7 @@ class GetServerStatusResponse(google.protobuf.message.Message):
     HOST_LEAD_MS_FIELD_NUMBER: builtins.int
     STEP_GAP_MS_FIELD_NUMBER: builtins.int
     STEP_GAP_MS_MAX_FIELD_NUMBER: builtins.int
+    EPOCHS_LOST_FIELD_NUMBER: builtins.int
     ready: builtins.bool
     """Requests are served."""
     reason: builtins.str
@@ -778,6 +779,8 @@ class GetServerStatusResponse(google.protobuf.message.Message):
     the longest of the last seconds.
     """
     step_gap_ms_max: builtins.float
+    epochs_lost: builtins.int
+    """How often since the scheduler's start the executor was lost: it died, failed or was replaced."""
     def __init__(
         self,
         *,
@@ -798,7 +801,8 @@ class GetServerStatusResponse(google.protobuf.message.Message):
         host_lead_ms: builtins.float = ...,
         step_gap_ms: builtins.float = ...,
         step_gap_ms_max: builtins.float = ...,
+        epochs_lost: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blocks_free", b"blocks_free", "blocks_total", b"blocks_total", "depth", b"depth", "executor_busy_share", b"executor_busy_share", "host_lead_ms", b"host_lead_ms", "output_tokens", b"output_tokens", "policy", b"policy", "preemptions", b"preemptions", "ready", b"ready", "reason", b"reason", "running", b"running", "step_gap_ms", b"step_gap_ms", "step_gap_ms_max", b"step_gap_ms_max", "steps", b"steps", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blocks_free", b"blocks_free", "blocks_total", b"blocks_total", "depth", b"depth", "epochs_lost", b"epochs_lost", "executor_busy_share", b"executor_busy_share", "host_lead_ms", b"host_lead_ms", "output_tokens", b"output_tokens", "policy", b"policy", "preemptions", b"preemptions", "ready", b"ready", "reason", b"reason", "running", b"running", "step_gap_ms", b"step_gap_ms", "step_gap_ms_max", b"step_gap_ms_max", "steps", b"steps", "swaps_in", b"swaps_in", "swaps_out", b"swaps_out", "waiting", b"waiting"]) -> None: ...
 
 global___GetServerStatusResponse = GetServerStatusResponse

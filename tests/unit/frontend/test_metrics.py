@@ -194,6 +194,7 @@ async def test_what_the_scheduler_said_last_is_shown() -> None:
         "output_tokens_total": 7, "preemptions_total": 1, "swaps_out_total": 6,
         "swaps_in_total": 5,
         "policy_faults_total": 2,
+        "epochs_lost_total": 9,
     }  # fmt: skip
     assert {name: seen.value(f"scheduler_{name}") for name in shown} == shown
     assert seen.value("executor_busy_ratio") == 0.5

@@ -208,6 +208,7 @@ async def test_what_the_model_service_tells() -> None:
                 preemptions=1,
                 swaps_out=6,
                 swaps_in=5,
+                epochs_lost=9,
                 executor_busy_share=0.5,
                 host_lead_ms=3.0,
                 step_gap_ms=0.02,
