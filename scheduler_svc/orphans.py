@@ -6,7 +6,7 @@ expected any more. The number of orphans is bounded by what was accepted; of tho
 meanwhile nothing is kept, since a client goes on from the tokens that it has.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from svc_wire.ids import SeqId
 
@@ -18,8 +18,8 @@ class Orphans:
         self._grace_s = grace_s
         self._until: dict[SeqId, float] = {}
 
-    def __len__(self) -> int:
-        return len(self._until)
+    def __iter__(self) -> Iterator[SeqId]:
+        return iter(self._until)
 
     def add(self, seq_ids: Iterable[SeqId], now: float) -> None:
         self._until |= dict.fromkeys(seq_ids, now + self._grace_s)

@@ -97,7 +97,8 @@ class Requests:
 
     def orphan(self, now: float) -> None:
         """Notes whose front ends have gone, and aborts those for whom nobody has come."""
-        dropped = self._frontends.take_dropped()
+        # Some of them may have ended in the same turn.
+        dropped = [seq_id for seq_id in self._frontends.take_dropped() if seq_id in self._progress]
         if dropped:
             log.info("requests without a front end", requests=len(dropped))
         self._orphans.add(dropped, now)
@@ -105,8 +106,8 @@ class Requests:
             self._abort(seq_id, FinishReason.ABORT)
 
     def abort_dropped(self) -> None:
-        """Aborts those whose front ends have gone."""
-        for seq_id in self._frontends.take_dropped():
+        """Aborts those whose front ends have gone, just now or before."""
+        for seq_id in [*self._frontends.take_dropped(), *self._orphans]:
             self._abort(seq_id, FinishReason.ABORT)
 
     def _abort(self, seq_id: SeqId, reason: FinishReason) -> None:
