@@ -130,7 +130,6 @@ class Batch:
             return int(self.table.planned[sequence.lane])
         if not self._may_hit(sequence):
             return 0
-        self.tidy()
         count = (len(sequence.tokens) - 1) // self.table.block_size
         keys = islice(self._keys(sequence, sequence.tokens, count), count)
         return len(self.pool.find(keys)) * self.table.block_size

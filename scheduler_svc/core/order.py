@@ -176,6 +176,7 @@ class Order:
 
     def _rank_of(self, group: str, head: Sequence, waiting: int) -> Key:
         assert self._batch is not None
+        self._batch.tidy()  # or `count_cached` would, where it may be broken off: see question.py
         count_cached = partial(self._batch.count_cached, head)
         view = GroupView(name=group, waiting=waiting, head=head.view, count_cached=count_cached)
         return self._guard.rank(view)

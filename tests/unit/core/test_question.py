@@ -5,9 +5,11 @@ from typing import ClassVar
 import pytest
 
 from scheduler_svc.core import PolicyFault, PolicyStalled, Question
+from scheduler_svc.core.blocks import BlockPool
 from scheduler_svc.core.guard import Guard
-from scheduler_svc.core.policies import Fcfs, Key, RequestView
-from tests.support.core import CAPACITY
+from scheduler_svc.core.policies import Fcfs, GroupView, Key, RequestView
+from svc_wire.ids import RowStatus
+from tests.support.core import CAPACITY, plan, request, result, scheduler
 from tests.support.core_drive import CoreDrive
 
 
@@ -18,6 +20,18 @@ class Stalling(Fcfs):
 
     def key(self, request: RequestView) -> Key:
         raise PolicyStalled
+
+
+class Curious(Fcfs):
+    """Looks into the prefix cache."""
+
+    name: ClassVar[str] = "curious"
+
+    def group(self, request: RequestView) -> str:
+        return str(request.arrival)
+
+    def rank(self, group: GroupView) -> Key:
+        return (-group.count_cached(),)
 
 
 def test_a_question_is_open_while_it_is_answered() -> None:
@@ -47,3 +61,24 @@ def test_a_stalling_policy_is_replaced_or_not_put_in_force() -> None:
         drive.core.set_policy(Stalling())
     assert drive.core.policy.name == "fcfs"
     drive.run()
+
+
+def test_what_can_be_broken_off_changes_nothing_in_the_prefix_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = scheduler(Curious(), running_max=2)
+    register, registered = BlockPool.register, []
+
+    def watched(pool: BlockPool, block: int, key: bytes) -> None:
+        registered.append(core.question.is_open)
+        register(pool, block, key)
+
+    monkeypatch.setattr(BlockPool, "register", watched)
+    core.add(request(prompt_len=9, max_tokens=2))
+    assert plan(core) is not None  # two blocks are full, which nobody needs to know yet
+    core.commit(result(1, (RowStatus.OK, 1)))
+    core.add(request(prompt_len=5, max_tokens=1))
+    core.add(request(prompt_len=9, max_tokens=1))
+    assert plan(core) is not None  # who of them is next?
+    assert registered == [False, False]
+    assert core.stats().cache_hit_tokens == 8
