@@ -19,6 +19,7 @@ from typing import Self
 
 import msgspec
 
+from supervisor_svc.stack import EXIT_USAGE
 from svc_shell.presence import is_held
 from svc_wire.rundir import default_run_dir
 
@@ -115,7 +116,7 @@ def order(run_dir: Path, order: Order) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(_name(run_dir))
-            connection.sendall(msgspec.json.encode(order) + b"\n")
+            connection.sendall(_line(order))
             line = _read_line(connection, timeout_s=None)
             if not line:
                 raise ConnectionResetError  # it stopped listening before it came to this order
@@ -130,6 +131,13 @@ def order(run_dir: Path, order: Order) -> None:
             raise ControlError(f"the instance in {run_dir} does not answer: {error}") from error
     if reply.error:
         raise ControlError(reply.error, reply.exit_status)
+
+
+def _line(order: Order) -> bytes:
+    try:
+        return msgspec.json.encode(order) + b"\n"
+    except UnicodeEncodeError as error:
+        raise ControlError(f"not UTF-8: {error.object!r}", EXIT_USAGE) from error
 
 
 def find_instance(given: Path | None) -> Path:

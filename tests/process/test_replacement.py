@@ -53,6 +53,12 @@ def test_nonsense_is_no_order(run_dir: Path) -> None:
         assert b"not an order" in say(run_dir, b"nonsense")
 
 
+def test_what_cannot_be_written_as_text_is_a_wrong_order(run_dir: Path) -> None:
+    with kept(run_dir), pytest.raises(ControlError, match="not UTF-8") as refused:
+        control.order(run_dir, Restart("scheduler", ("--policy=\udcff",)))
+    assert refused.value.exit_status == EXIT_USAGE
+
+
 def test_nobody_to_give_an_order_to(run_dir: Path) -> None:
     with pytest.raises(ControlError, match="no instance runs in"):
         control.find_instance(run_dir)
