@@ -48,7 +48,7 @@ class Replacement:
         self._stack = stack
         self.name = name
         self._before = stack.commands[name]
-        self._command = [*self._before, *arguments]
+        self._command = with_options(self._before, arguments)
         self._state = _State.CHECKING
         self._check = OptionsCheck(name, self._command)
         self._extra: Child | None = self._check
@@ -65,10 +65,22 @@ class Replacement:
         """It can only be seen by looking how it gets on."""
         return self._state in (_State.BESIDE, _State.STARTING)
 
+    @property
+    def is_vacant(self) -> bool:
+        """Whether nobody has the place, asked after Refused.
+
+        An old front end may have given it up to a new one that then failed, and still be there, for
+        its streams: nobody can connect, and it may take long to end.
+        """
+        has_left = self._state is _State.BESIDE and role_of(self.name) == "frontend"
+        return self._stack.children[self.name].has_ended or (
+            has_left and holder(self._stack.run_dir, self.name) is None
+        )
+
     def step(self, now: float) -> bool:
         """Moves on as far as possible; whether the order has been obeyed.
 
-        Raises Refused; then the service may have ended, and its command is the old one.
+        Raises Refused; then its place may be vacant, and its command is the old one.
         """
         try:
             match self._state:
@@ -160,3 +172,15 @@ class Replacement:
         if now >= self._deadline:
             timeout_s = self._stack.config.ready_timeout_s
             raise Refused(f"the new {self.name} {what} within {timeout_s:g} s")
+
+
+def with_options(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """A command line with further options. Where these name a policy, the options of the one before
+    go, since hardly any other policy has them."""
+    kept = list(command)
+    if any(word == "--policy" or word.startswith("--policy=") for word in arguments):
+        while "--policy-opt" in kept:
+            at = kept.index("--policy-opt")
+            del kept[at : at + 2]
+        kept = [word for word in kept if not word.startswith("--policy-opt=")]
+    return [*kept, *arguments]

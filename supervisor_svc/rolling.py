@@ -33,6 +33,10 @@ class Rolling:
     def is_starting(self) -> bool:
         return self._current.is_starting
 
+    @property
+    def is_vacant(self) -> bool:
+        return self._current.is_vacant
+
     def step(self, now: float) -> bool:
         """Whether all of the order has been obeyed. Raises Refused."""
         if not self._current.step(now):

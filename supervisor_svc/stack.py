@@ -94,7 +94,7 @@ class Stack:
                 self.launch(name, command)
 
     def launch(self, name: str, command: list[str]) -> None:
-        """Starts a service, whose predecessor must have ended."""
+        """Starts a service, whose predecessor must have ended or given up its name."""
         self.put(Child(name, command), command)
 
     def put(self, child: Child, command: list[str]) -> None:

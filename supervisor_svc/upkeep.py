@@ -184,7 +184,7 @@ class Upkeep:
             except Refused as refused:
                 reply = Reply(str(refused), refused.exit_status)
                 self._tell(f"{refused}; the {rolling.name} stays as it was")
-                if self._stack.children[rolling.name].has_ended:
+                if rolling.is_vacant:
                     self._launch(rolling.name)
             del self._orders[role]
             answer.give(reply)

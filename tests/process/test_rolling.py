@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from supervisor_svc import control, stack
-from supervisor_svc.control import Restart
+from supervisor_svc.control import ControlError, Restart
 from supervisor_svc.stack import Stack
 from svc_shell.presence import holder, is_up
 from tests.support.fake_stack import begin, config, fakes_of, kept, until
@@ -96,3 +96,17 @@ def test_old_ones_that_still_linger_end_with_the_instance(
         until(lambda: is_up(run_dir, "frontend"))
         control.order(run_dir, Restart("frontend"))
         assert len(it.leaving) == 1
+
+
+def test_a_successor_that_fails_in_its_place_is_replaced_while_the_old_one_still_lingers(
+    run_dir: Path,
+) -> None:
+    with kept(run_dir, frontend="lingers") as (it, _):
+        until(lambda: is_up(run_dir, "frontend"))
+        before = it.pids["frontend"]
+        with pytest.raises(ControlError, match="the new frontend exited with status 7"):
+            control.order(run_dir, Restart("frontend", ("usurps",)))
+        until(lambda: is_up(run_dir, "frontend"))
+        assert holder(run_dir, "frontend") == it.pids["frontend"] != before
+        assert it.commands["frontend"][-1] != "usurps"
+        assert psutil.pid_exists(before), "it lets its streams finish"

@@ -12,6 +12,7 @@ badly on request:
     late          as dies, a while after its start, before it is up
     deaf          ignores SIGINT
     lingers       gives up its lock when it is replaced, and ends only when it is asked once more
+    usurps        dies with status 7 when another one has given it its lock
     wrong         finds its options wrong when it is asked
     ponders       takes for ever over that
 """
@@ -60,6 +61,8 @@ def main(role: str, run_dir: Path, *behaviour: str) -> None:
     place = RunDir(run_dir)
     name = behaviour[behaviour.index("--name") + 1] if "--name" in behaviour else role
     lock = place.take_over(name, 10.0) if "--replace" in behaviour else place.lock(name)
+    if "usurps" in behaviour:
+        os._exit(7)
     if "silent" not in behaviour:
         if role == "frontend":
             while not ended and not all((run_dir / sign).exists() for sign in SIGNS.values()):

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from supervisor_svc.cli import commands
+from supervisor_svc.replacement import with_options
 
 
 def test_options_go_to_their_owner_and_absent_ones_to_nobody() -> None:
@@ -14,3 +15,13 @@ def test_options_go_to_their_owner_and_absent_ones_to_nobody() -> None:
         "scheduler": [*start, "scheduler_svc", "--run-dir", "/run", "--depth", "2"],
         "frontend": [*start, "frontend_svc", "--run-dir", "/run", "--port", "0"],
     }
+
+
+def test_a_new_policy_comes_without_the_options_of_the_old_one() -> None:
+    before = ["scheduler", "--policy", "fair", "--policy-opt", "weight.gold=3", "--depth", "1"]
+    more = ["--policy-opt", "weight.free=1", "--policy-opt=x=2"]
+    fair = with_options(before, more)
+    assert fair == [*before, *more], "the same policy keeps them"
+    bare = ["scheduler", "--policy", "fair", "--depth", "1"]
+    for order in (["--policy", "fcfs"], ["--policy=sjf", "--policy-opt", "x=1"]):
+        assert with_options(fair, order) == [*bare, *order]
