@@ -42,7 +42,7 @@ class Slot:
         self.token_ids = self._view("token_ids")  # [T] int32
         self.positions = self._view("positions")  # [T] int32
         self.kv_slots = self._view("kv_slots")  # [T] int32
-        self.block_ids = self._view("block_ids")  # [table_max] int32
+        self.block_ids = self._view("block_ids")  # tables, then copies; int32
 
     def _view(self, name: str) -> Tensor:
         assert self._dtype.fields is not None

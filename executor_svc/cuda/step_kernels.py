@@ -8,7 +8,8 @@ step:
 
 A graph is captured for a bucket of rows, and the plan says how many of them are real; the kernels
 read that count on the device. Rows past it are made harmless: token 0 at position 0, KV to the
-scrap block, one KV entry to attend to.
+scrap block, and nothing but that to attend to. Their table entries take the place of the plan's
+block copies, which have been enqueued by then.
 """
 
 import torch
@@ -36,7 +37,7 @@ VOCAB_BLOCK = 4096
 
 @triton.jit
 def _carry_over(
-    rows_word, query_indptr, block_indptr, row_lane, row_stop, row_flags,
+    rows_word, query_indptr, block_indptr, block_ids, row_lane, row_stop, row_flags,
     token_ids, positions, kv_slots, last_page, lane_token, lane_stopped,
     scrap_slot, block_size,
 ):  # fmt: skip
@@ -50,7 +51,10 @@ def _carry_over(
         tl.store(row_stop + row, 1)
         tl.store(last_page + row, 1)
         tl.store(query_indptr + row + 1, tl.load(query_indptr + rows) + row + 1 - rows)
-        tl.store(block_indptr + row + 1, tl.load(block_indptr + rows) + row + 1 - rows)
+        entry = tl.load(block_indptr + rows) + row - rows
+        tl.store(block_indptr + row + 1, entry + 1)
+        # Behind the tables lie numbers of host blocks, of which there may be more than of others.
+        tl.store(block_ids + entry, scrap_slot // block_size)
         return
     tl.store(last_page + row, (tl.load(row_stop + row) - 1) % block_size + 1)
     if (tl.load(row_flags + row) & _CARRY) != 0:
@@ -167,7 +171,8 @@ def resolve_carry_over(
 ) -> None:
     """Fills in what the host could not know, and makes the rows past the plan's harmless."""
     _carry_over[(bucket,)](
-        slot.rows_word, slot.query_indptr, slot.block_indptr, slot.row_lane, slot.row_stop,
-        slot.row_flags, slot.token_ids, slot.positions, slot.kv_slots, slot.last_page,
-        lanes.token, lanes.stopped.view(torch.uint8), scrap_slot, block_size, num_warps=1,
+        slot.rows_word, slot.query_indptr, slot.block_indptr, slot.block_ids, slot.row_lane,
+        slot.row_stop, slot.row_flags, slot.token_ids, slot.positions, slot.kv_slots,
+        slot.last_page, lanes.token, lanes.stopped.view(torch.uint8), scrap_slot, block_size,
+        num_warps=1,
     )  # fmt: skip

@@ -128,6 +128,30 @@ def test_copies_are_done_in_their_order(pieces: str, request: pytest.FixtureRequ
         assert all(torch.equal(a, b) for a, b in zip(found, content[block], strict=True)), block
 
 
+def test_rows_past_the_plan_do_not_take_host_blocks_for_blocks() -> None:
+    """They are padding of a graph's bucket; the copies stand where their tables would."""
+    from executor_svc.cuda.device_slot import DeviceSlot
+    from executor_svc.cuda.step_kernels import resolve_carry_over
+    from executor_svc.slots import Lanes
+
+    device = torch.device("cuda:0")
+    capacity = Capacity(
+        num_blocks=8, block_size=4, rows_max=8, tokens_max=8, lanes=8, model_len_max=16,
+        vocab_size=50, host_blocks=99,
+    )  # fmt: skip
+    slot, scrap = DeviceSlot(capacity, device), capacity.num_blocks
+    slot.rows_word.fill_(2)
+    slot.query_indptr[:3] = torch.tensor([0, 1, 2])
+    slot.block_indptr[:3] = torch.tensor([0, 2, 3])
+    slot.row_stop[:2] = torch.tensor([6, 2])
+    slot.row_lane[:2] = torch.tensor([0, 1])
+    slot.block_ids[:7] = torch.tensor([1, 2, 3, 5, 98, 6, 97])
+    resolve_carry_over(slot, Lanes(8, device), 4, scrap * 4, 4)
+    assert slot.block_indptr[:5].tolist() == [0, 2, 3, 4, 5]
+    assert slot.block_ids[:5].tolist() == [1, 2, 3, scrap, scrap]
+    assert slot.kv_slots[2:4].tolist() == [scrap * 4] * 2
+
+
 def test_a_configuration_gets_what_it_asks_for(tiny_folder: Path) -> None:
     from executor_svc.assembly import make_runner
     from executor_svc.config import ExecutorConfig
