@@ -36,7 +36,8 @@ SLOW_HASH = (*HASH, "--step-ms", "2")
 def test_streams_end_once_and_rightly(depth: str, policy: str) -> None:
     chance = random.Random(7)
     arguments = ("--depth", depth, "--policy", policy)
-    with Stack(executor=HASH, scheduler=arguments) as stack, Client(stack.address) as client:
+    executor = (*HASH, "--num-blocks", "24")
+    with Stack(executor=executor, scheduler=arguments) as stack, Client(stack.address) as client:
         vocab_size = client.model_info().vocab_size
         jobs = [make_job(chance, vocab_size) for _ in range(48)]
         ends = asyncio.run(run_round(stack.address, jobs))
