@@ -18,12 +18,15 @@ from svc_wire.frontend_link import (
     PROTOCOL_VERSION,
     STREAM_BYTES,
     Abort,
+    AskPolicy,
     Attach,
     Attached,
     Detach,
     Outputs,
+    PolicyInForce,
     Rejected,
     Submit,
+    Unknown,
     to_frontend,
     to_scheduler,
 )
@@ -44,6 +47,7 @@ WAIT_MS = 5000
 class FrontEnd:
     """The other end: what it was told, by key."""
 
+    world: "World"
     socket: "zmq.Socket[bytes]"
     tokens: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """(index, token) of each key."""
@@ -52,13 +56,17 @@ class FrontEnd:
     told: list[tuple[int, float]] = field(default_factory=list)
     """(id, log-probability) of all tokens that had one."""
 
-    def send(self, message: Attach | Submit | Abort | Detach) -> None:
+    def send(self, message: Attach | Submit | Abort | AskPolicy | Detach) -> None:
         self.socket.send(to_scheduler.encode(message))
 
     def read(self) -> None:
-        """Takes in all that is under way."""
-        while self.socket.poll(50):
+        """Takes in all that is under way: what comes before the answer to a question of its own."""
+        self.send(AskPolicy(ticket=0))
+        self.world.receive()
+        while self.socket.poll(WAIT_MS):
             match to_frontend.decode(self.socket.recv()):
+                case PolicyInForce() | Unknown():
+                    return
                 case Outputs(keys=keys, indices=indices, tokens=tokens, finished=finished) as it:
                     rows = zip(
                         np.frombuffer(keys, "<u8").tolist(),
@@ -73,6 +81,7 @@ class FrontEnd:
                     self.ends |= {end.key: end.reason for end in finished}
                 case Rejected(key=key, reason=reason):
                     self.rejected[key] = reason
+        raise AssertionError("no answer")
 
 
 class World:
@@ -93,13 +102,14 @@ class World:
         socket.setsockopt(zmq.LINGER, 0)
         self._clients.append(socket)
         socket.connect(self._endpoint)
-        front_end = FrontEnd(socket)
+        front_end = FrontEnd(self, socket)
         front_end.send(Attach(PROTOCOL_VERSION, "test"))
         self.receive()
         return front_end
 
     def receive(self, *, is_draining: bool = False) -> None:
         """Handles what the front ends have sent, of which there must be something."""
+        asked = []
         assert self.frontends.socket.poll(WAIT_MS)
         for frontend, message in self.frontends.receive(self.now, ATTACHED, status):
             match message:
@@ -107,7 +117,11 @@ class World:
                     self.requests.submit(frontend, message, is_draining=is_draining)
                 case Abort():
                     self.requests.abort(frontend, message)
+                case AskPolicy():
+                    asked.append(frontend)
         self.turn()
+        for frontend in asked:
+            self.frontends.tell_policy(frontend, PolicyInForce(0, "", "", (), 0, "", 0, ()))
 
     def step(self, *tokens: int, deliver: bool = True) -> None:
         """Plans a step and commits these tokens, one for each row."""
