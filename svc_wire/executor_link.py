@@ -21,7 +21,7 @@ from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.codec import Codec, Message
 from svc_wire.ids import EPOCH_BITS, STEP_BITS
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Epoch = Annotated[int, msgspec.Meta(ge=0, lt=2**EPOCH_BITS)]
 Step = Annotated[int, msgspec.Meta(ge=0, lt=2**STEP_BITS)]
