@@ -14,7 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from scheduler_svc.handover import KvState
 from svc_wire.capacity import Capacity, ModelInfo
-from svc_wire.errors import FrameError, MessageError, RingError
+from svc_wire.errors import MessageError, RingError
 from svc_wire.executor_link import (
     PROTOCOL_VERSION,
     Beat,
@@ -201,6 +201,3 @@ class ExecutorLink:
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(0)
-
-
-__all__ = ["Event", "ExecutorLink", "FrameError", "Lost", "Ready"]

@@ -225,10 +225,7 @@ class Frontends:
             pending.logprobs.extend(logprobs)
 
     def finish(self, seq_id: SeqId, finished: Finished) -> None:
-        """Adds an end to what its front end is sent at the next `flush`, and forgets the sequence.
-
-        `finished.key` is filled in here.
-        """
+        """Adds an end to what its front end is sent at the next `flush`; forgets the sequence."""
         if (owner := self._owner.pop(seq_id, None)) is not None:
             frontend, key = owner
             del frontend.sequences[key]
