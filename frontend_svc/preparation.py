@@ -64,6 +64,8 @@ def prepare(
     )
     if len(output) >= submit.max_tokens:
         raise _not_the_output(f"are all of the {submit.max_tokens} tokens that there can be")
+    if not set(output).isdisjoint(submit.stop_ids):
+        raise _not_the_output("go on past a stop token, or end with one: nothing follows")
     text = _text_stream(checked, model)
     if text is not None:
         _replay(text, output)

@@ -71,6 +71,7 @@ class AsyncStream(AsyncIterator[Delta]):
             await self._read()
 
     async def _read(self) -> None:
+        message = None
         try:
             with self._exchange.reading():
                 message = await self._exchange.call.read()

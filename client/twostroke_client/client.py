@@ -71,6 +71,7 @@ class Stream(Iterator[Delta]):
             self._read()
 
     def _read(self) -> None:
+        message = None
         with self._exchange.reading():
             message = next(self._exchange.call, None)
         self._exchange.take(message)

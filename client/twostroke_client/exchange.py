@@ -106,14 +106,18 @@ class Exchange(Generic[C]):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Around a read of the call: what it raises is an error of ours."""
+        """Around a read of the call: what it raises is an error of ours.
+
+        Only of an answer that has its finish it is none: what broke was the stream's own end.
+        """
         try:
             with typed_errors():
                 yield
         except Unavailable as error:
             if self.over:  # closed by another thread or task, so it is the reader who is not told
                 raise Cancelled("the stream was closed while it was read") from error
-            raise
+            if not self._rules.has_finish:
+                raise
 
     def take(self, message: pb.GenerateResponse | None) -> None:
         """What was read; None is the end of the stream with status OK. Raises ProtocolError."""
@@ -142,13 +146,13 @@ class _AnswerRules:
         self.token_ids = array("I")
         """Of all streams."""
         self._has_prompt = False
-        self._has_finish = False
+        self.has_finish = False
 
     def begin_stream(self) -> None:
         self._has_prompt = False
 
     def check(self, piece: Delta) -> None:
-        if self._has_finish:
+        if self.has_finish:
             raise ProtocolError("the server went on after it had finished the answer")
         if self._has_prompt is (piece.prompt is not None):
             raise ProtocolError("the prompt info must come with the first message, and only there")
@@ -161,10 +165,10 @@ class _AnswerRules:
             )
         self.token_ids.extend(piece.token_ids)
         self._has_prompt = True
-        self._has_finish = piece.finish is not None
+        self.has_finish = piece.finish is not None
 
     def check_end(self) -> None:
-        if not self._has_finish:
+        if not self.has_finish:
             count = len(self.token_ids)
             raise ProtocolError(f"the stream ended after {count} tokens without a finish")
 

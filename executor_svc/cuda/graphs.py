@@ -2,10 +2,13 @@
 
 Graphs never run at the same time, so they may share the memory of their intermediate results: what
 the second slot and the smaller buckets need is there already. A step whose graph does not exist yet
-is launched one by one, which also warms up its kernels; the next one of its kind captures.
+is launched one by one, which also warms up its kernels; one whose kind has come a few times is
+captured, which holds the device up for some milliseconds. Where there is no memory for a graph its
+steps are launched one by one for good: slower, and nobody's request is to blame.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -17,6 +20,9 @@ from executor_svc.cuda.attention import StepShape
 from executor_svc.recipe import PLAIN, Recipe
 
 log = structlog.get_logger()
+
+_COMES_BEFORE = 3
+"""Steps of a kind that are launched one by one before it is worth a graph."""
 
 Key = tuple[StepShape, Recipe]
 Enqueue = Callable[[StepShape, Recipe], None]
@@ -42,18 +48,22 @@ class DecodeGraphs:
         self._stream = stream
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
-        self._seen: set[Key] = set()
+        self._seen: Counter[Key] = Counter()
+        self._hopeless: set[Key] = set()
 
     def run(self, shape: StepShape, recipe: Recipe) -> None:
         """Enqueues one step, by its graph if there is one. The current stream must be ours."""
         key = shape, recipe
-        if key not in self._graphs:
-            if key not in self._seen:
-                self._seen.add(key)
-                self._enqueue(shape, recipe)
-                return
-            self._capture(key)
-        self._graphs[key].replay()
+        if key not in self._graphs and self._is_due(key):
+            self._try_capture(key)
+        if key in self._graphs:
+            self._graphs[key].replay()
+        else:
+            self._enqueue(shape, recipe)
+
+    def _is_due(self, key: Key) -> bool:
+        self._seen[key] += 1
+        return self._seen[key] > _COMES_BEFORE and key not in self._hopeless
 
     def capture_all(self, shapes: Iterable[StepShape]) -> None:
         """Captures the plain steps of these shapes; the slots must be empty (no rows)."""
@@ -62,6 +72,14 @@ class DecodeGraphs:
             self._stream.synchronize()
             self._capture((shape, PLAIN))
         self._stream.synchronize()
+
+    def _try_capture(self, key: Key) -> None:
+        try:
+            self._capture(key)
+        except RuntimeError as error:  # torch raises what CUDA says as this, lack of memory, too
+            self._hopeless.add(key)
+            why = str(error).splitlines()[0]
+            log.warning("no graph", shape=str(key[0]), recipe=str(key[1]), error=why)
 
     def _capture(self, key: Key) -> None:
         begin = time.monotonic()

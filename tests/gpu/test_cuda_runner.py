@@ -102,6 +102,24 @@ def test_captured_at_start_equals_captured_on_the_way(runner: Runner, tiny_folde
         other.close()
 
 
+def test_without_memory_for_graphs_steps_are_launched_one_by_one(
+    runner: Runner, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = mixed_jobs(16, seed=7)
+    expected, _ = run(runner, jobs, 1)
+    other = make_runner(tiny_folder)
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "graph", no_memory)
+    try:
+        assert run(other, jobs, 1)[0] == expected
+        assert other._graphs.count == 0  # type: ignore[attr-defined]
+    finally:
+        other.close()
+
+
 def test_a_folder_is_served_as_the_configuration_says(tiny_folder: Path, runner: Runner) -> None:
     from executor_svc.assembly import make_runner as assemble
     from executor_svc.config import ExecutorConfig

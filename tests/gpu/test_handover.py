@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.gpu.test_cuda_runner import make_runner, mixed_jobs
 from tests.support.planner import Planner
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+from tests.gpu.test_cuda_runner import make_runner, mixed_jobs  # noqa: E402 - skipped without triton
 
 
 @pytest.mark.parametrize("depth", [0, 1])

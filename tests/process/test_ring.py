@@ -143,7 +143,7 @@ def test_the_second_executor_of_a_run_dir_is_refused_and_disturbs_nothing(run_di
     with owner(run_dir) as first, owner(run_dir) as second:
         code, stderr = second.finish()
         assert code == 1
-        assert stderr.startswith("RunDirError: another executor runs in")
+        assert stderr.startswith("LockHeld: another executor runs in")
         assert "--run-dir" in stderr
         assert [*run_dir.glob("ring-*")] == [first.path]
 

@@ -45,6 +45,14 @@ def test_a_broken_stream_goes_on_from_the_next_token(drive: Drive, broken: Abort
     assert again == begin
 
 
+@pytest.mark.parametrize("broken", [GONE, DRAINING, CANCELLED])
+def test_an_answer_that_has_its_finish_is_whole(drive: Drive, broken: Abort) -> None:
+    """Whatever happens to the status of the stream that brought it."""
+    with FakeServer([*ANSWER, broken], token=TOKEN) as server:
+        assert drive.complete(server.address).text == "Hello!"
+        assert len(server.requests) == 1
+
+
 def test_a_call_that_the_server_cancelled_is_begun_again(drive: Drive) -> None:
     with FakeServer([CANCELLED], ANSWER) as server:
         assert drive.complete(server.address).text == "Hello!"

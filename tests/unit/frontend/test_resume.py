@@ -149,12 +149,13 @@ async def test_without_token_ids_there_is_no_token() -> None:
 @in_loop
 async def test_what_cannot_be_the_output_is_refused() -> None:
     async with served() as it:
-        stop = pb.StopCriteria(strings=["b"], max_tokens=5)
+        stop = pb.StopCriteria(strings=["b"], token_ids=[7], max_tokens=5)
         request = pb.GenerateRequest(text="hi", stop=stop)
         token = ResumeToken.draw(model()).text()
         for ids, why in (
             (b"12345", "all of the 5 tokens"),
             (b"abc", "past a stop string, at index 2"),
+            ([8, 7], "end with one"),
             ([300], r"token id 300 is not in [0:300)"),
         ):
             got = await refused(it, resuming(request, token, ids))
