@@ -34,7 +34,12 @@ def make_policy(name: str, options: Mapping[str, str], *, allow_module: bool = T
     kind = BY_NAME.get(name) or _load(name, allow_module)
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
         raise PolicyNotFound(f"{name!r} is no subclass of {Policy.__module__}.Policy")
-    return kind(options)
+    try:
+        return kind(options)
+    except OptionError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PolicyNotFound(f"policy {name!r} cannot be made: {error!r}") from error
 
 
 def _load(name: str, allow_module: bool) -> object:
@@ -47,6 +52,8 @@ def _load(name: str, allow_module: bool) -> object:
             return loaded
     except (ImportError, AttributeError) as error:
         raise PolicyNotFound(f"policy {name!r} cannot be loaded: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise PolicyNotFound(f"policy {name!r} cannot be loaded: {error!r}") from error
     raise PolicyNotFound(f"there is no policy {name!r}; there are: {', '.join(names())}")
 
 

@@ -4,7 +4,6 @@ From then on, until the scheduler puts another policy in force, each question ha
 first-come-first-served gives. So a question always has an answer, in the middle of a plan too.
 """
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
@@ -55,7 +54,7 @@ class Guard:
     def rank(self, group: GroupView) -> Key:
         def is_sound(rank: Key) -> bool:
             return isinstance(rank, tuple) and all(
-                isinstance(number, int | float) and not math.isnan(number) for number in rank
+                isinstance(number, int | float) and number == number for number in rank
             )
 
         return self._ask("rank", lambda: self.policy.rank(group), (), is_sound)
@@ -107,7 +106,7 @@ class Guard:
             self._question.drop()
             self.fault = f"{self.policy.name}: {what} did not answer"
             return otherwise
-        except Exception as error:  # noqa: BLE001 - somebody else's code, whatever it raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code
             self.fault = f"{self.policy.name}: {what} raised {error!r}"
             return otherwise
         if not is_sound(answer):

@@ -1,5 +1,6 @@
 """Policies in force: overtaking has a bound, faults have a consequence, swaps keep everybody."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -116,6 +117,20 @@ def test_a_policy_that_raises_at_the_door_is_replaced(what: str) -> None:
     core.add(request())
     assert core.policy_fault == f"pliable: {what} raised RuntimeError('oh')"
     assert core.policy.name == "fcfs"
+
+
+def test_a_policy_does_not_end_the_process() -> None:
+    core = scheduler(Pliable(key=lambda _: sys.exit(3)))
+    core.add(request())
+    assert core.policy_fault == "pliable: key raised SystemExit(3)"
+
+
+def test_a_rank_may_be_larger_than_any_float() -> None:
+    core = scheduler(Pliable(rank=lambda _: (10**400,), group=lambda view: str(view.arrival)))
+    for _ in range(3):
+        core.add(request())
+    assert len(run_one(core)) == 3
+    assert core.policy_fault == ""
 
 
 @pytest.mark.parametrize(

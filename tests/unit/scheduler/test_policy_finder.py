@@ -81,6 +81,28 @@ def test_entry_points_are_found_and_hide_nothing(
     assert isinstance(make_policy("fcfs", {}), Fcfs)
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("raise ValueError('oh')", r"cannot be loaded: ValueError\('oh'\)"),
+        ("class Lifo(:", "cannot be loaded: SyntaxError"),
+        ("raise SystemExit(3)", r"cannot be loaded: SystemExit\(3\)"),
+        (
+            GOOD + "class Lifo(Policy):\n    def __init__(self, options): raise KeyError('oh')",
+            r"cannot be made: KeyError\('oh'\)",
+        ),
+    ],
+)
+def test_whatever_a_module_does_it_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+) -> None:
+    (tmp_path / "wild_policies.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wild_policies", raising=False)
+    with pytest.raises(PolicyNotFound, match=says):
+        make_policy("wild_policies:Lifo", {})
+
+
 def test_options_are_texts() -> None:
     assert parse_options(["weight.a=3", "x=a=b"]) == {"weight.a": "3", "x": "a=b"}
     for text in ("weight", "=3", ""):
