@@ -88,7 +88,7 @@ def test_entry_points_are_found_and_hide_nothing(
         ("class Lifo(:", "cannot be loaded: SyntaxError"),
         ("raise SystemExit(3)", r"cannot be loaded: SystemExit\(3\)"),
         (
-            GOOD + "class Lifo(Policy):\n    def __init__(self, options): raise KeyError('oh')",
+            GOOD + "class Lifo(Raises):\n    def __init__(self, options): raise KeyError('oh')",
             r"cannot be made: KeyError\('oh'\)",
         ),
     ],
