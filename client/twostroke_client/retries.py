@@ -21,11 +21,17 @@ RESUME_PAUSE_S_MAX = 1.0
 """Upper bound of the pauses while a stream that has begun stands still."""
 
 
+TIMEOUT_S_MAX = 1e9
+"""Longer ones, infinity among them, mean never: gRPC would take them for past."""
+
+
 class Deadline:
     """A point in time by which a call must have ended; None: never."""
 
     def __init__(self, timeout_s: float | None) -> None:
-        self._at = None if timeout_s is None else time.monotonic() + timeout_s
+        self._at: float | None = None
+        if timeout_s is not None and timeout_s <= TIMEOUT_S_MAX:
+            self._at = time.monotonic() + timeout_s
 
     def left_s(self) -> float | None:
         """Seconds until then, 0 if it has passed."""

@@ -172,6 +172,12 @@ def test_closing_cancels_the_request(drive: Drive) -> None:
         assert server.cancelled.wait(5)
 
 
+@pytest.mark.parametrize("timeout_s", [float("inf"), 1e12])
+def test_a_timeout_beyond_all_bounds_is_none(drive: Drive, timeout_s: float) -> None:
+    with FakeServer() as server:
+        assert drive.complete(server.address, timeout_s=timeout_s).text == "Hello!"
+
+
 def test_a_deadline_ends_a_stuck_answer(drive: Drive) -> None:
     with FakeServer([first("He", [10]), threading.Event()]) as server:
         with pytest.raises(ts.DeadlineExceeded):
