@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos.damage import tear_results
 from tests.support.crowd import Crowd
-from tests.support.jobs import make_job, run_round, wait_idle
+from tests.support.jobs import PATIENT, make_job, run_round, wait_idle
 from tests.support.serve import Serve
 from tests.support.stack import Stack
 from twostroke_client import AsyncClient, Client, ExecutionFailed, ExecutorLost, FinishReason
@@ -186,8 +186,8 @@ async def one_bad_and_31_good(address: str) -> Counter[str]:
     """How the good ones ended; the bad one must fail alone."""
     chance = random.Random(9)
     jobs = [make_job(chance, HASH_VOCAB) for _ in range(31)]
-    neighbours = asyncio.create_task(run_round(address, jobs))
-    async with AsyncClient(address) as client:
+    neighbours = asyncio.create_task(run_round(address, jobs, PATIENT))
+    async with AsyncClient(address, retry=PATIENT) as client:
         with pytest.raises(ExecutionFailed, match="whenever it computes this request"):
             await client.complete([1, 2, 3], max_tokens=50, seed=BAD_SEED, ignore_eos=True)
     return await neighbours

@@ -18,6 +18,7 @@ from twostroke_client import (
     Delta,
     FinishReason,
     GenerateOptions,
+    RetryPolicy,
 )
 
 
@@ -138,8 +139,14 @@ def text_of(tokens: list[int]) -> str:
     return bytes(token for token in tokens if token < 256).decode("utf-8", "replace")
 
 
-async def run_round(address: str, jobs: list[Job]) -> Counter[str]:
-    client = AsyncClient(address)
+PATIENT = RetryPolicy(attempts=50)
+"""For those who come while the executor falls again and again."""
+
+
+async def run_round(
+    address: str, jobs: list[Job], retry: RetryPolicy | None = None
+) -> Counter[str]:
+    client = AsyncClient(address, retry=retry)
     try:
         return Counter(await asyncio.gather(*(run_job(client, job) for job in jobs)))
     finally:
