@@ -53,7 +53,7 @@ def direct(folder: Path, dtype: str, threads: int, prompts: list[list[int]]) -> 
 
 @contextlib.contextmanager
 def processes(folder: Path, dtype: str, threads: int, batch: int, prompt: int) -> Iterator[Run]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="twostroke-bench-") as directory:
         run_dir, trace = RunDir(Path(directory)), Path(directory, "trace")
         executor = service(
             "executor_svc", "--run-dir", directory, "--model", str(folder), "--dtype", dtype,

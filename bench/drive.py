@@ -55,7 +55,7 @@ class Driver:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._epoch = 0
-        self._directory = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self._directory = tempfile.TemporaryDirectory(dir="/dev/shm", prefix="twostroke-bench-")
         self._executor = ExecutorRing.create(Path(self._directory.name), runner.capacity)
         self._frames = SchedulerRing.attach(self._executor.path, runner.capacity)
 

@@ -27,6 +27,9 @@ LOOK_S = PULSE_S
 UP_LOOK_S = 0.02
 """While somebody waits for a service to come up."""
 
+REPLACED_HANG_S = 5.0
+"""One that hangs is what a restart is ordered for: its successor would wait for it in vain."""
+
 
 class _Life:
     """What is known of one process."""
@@ -154,9 +157,15 @@ class Upkeep:
             life.watch.look()
             if life.up_at is None and is_up(self._stack.run_dir, name):
                 life.up_at = now
-            if life.watch.looks_without > self._hang_looks:
+            if life.watch.looks_without > self._patience(name):
                 life.is_hung = True
                 life.child.strike()
+
+    def _patience(self, name: str) -> float:
+        """In looks. Less where a successor stands beside it and waits for its place."""
+        if name in self._in_turn and role_of(name) != "executor":
+            return min(self._hang_looks, REPLACED_HANG_S / LOOK_S)
+        return self._hang_looks
 
     # -- orders ------------------------------------------------------------------------------------
 

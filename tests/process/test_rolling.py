@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor_svc import control, stack
+from supervisor_svc import control, stack, upkeep
 from supervisor_svc.control import ControlError, Restart
 from supervisor_svc.stack import Stack
 from svc_shell.presence import holder, is_up
@@ -86,6 +86,17 @@ def test_an_order_replaces_all_and_does_not_wait_for_the_streams_of_the_old_ones
         until(lambda: not it.leaving)
         assert not psutil.pid_exists(before["frontend"]), "but not for ever"
         assert not psutil.pid_exists(before["frontend-2"])
+
+
+def test_an_order_ends_one_that_hangs(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "REPLACED_HANG_S", 1.0)
+    with kept(run_dir, hang_s=50.0, frontend="beats") as (it, _):
+        before = it.pids["frontend"]
+        until(lambda: is_up(run_dir, "frontend"))
+        time.sleep(1.5)  # only what has shown a pulse can be found without one
+        os.kill(before, signal.SIGSTOP)
+        control.order(run_dir, Restart("frontend"))
+        assert holder(run_dir, "frontend") == it.pids["frontend"] != before
 
 
 def test_old_ones_that_still_linger_end_with_the_instance(
