@@ -50,8 +50,8 @@ $(VENV)/.ready: pyproject.toml Makefile
 demo: setup ## Start everything, answer one prompt, stop everything
 	@$(BIN)/twostroke demo
 
-test: setup ## Run the tests, two files at a time; ARGS goes to pytest
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile $(ARGS)
+test: setup ## Run the tests, two files at a time, long ones early; ARGS goes to pytest
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-node: setup ## Run the Node.js client's test only
 	$(BIN)/pytest tests/process/test_node_client.py $(ARGS)
