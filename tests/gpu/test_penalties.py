@@ -1,6 +1,5 @@
 """Penalties and log-probabilities of the CUDA runner, graphs included, against transformers."""
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,11 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from svc_wire.capacity import Capacity
-from svc_wire.frontend_link import Sampling
 from svc_wire.ids import LOGPROBS_MAX
-from tests.model.penalised import decode
+from tests.model.penalised import assert_as_decoded, draw_jobs
 from tests.support.planner import Job, Planner
-from tests.tiny_model import EOS
 
 if TYPE_CHECKING:
     from executor_svc.cuda.runner import CudaRunner
@@ -44,27 +41,6 @@ def runner(request: pytest.FixtureRequest, tiny_folder: Path) -> "Iterator[CudaR
     made.close()
 
 
-def draw_jobs(count: int, seed: int) -> list[Job]:
-    """Some with penalties of each kind, in one batch with some that have none."""
-    rng = random.Random(seed)
-    return [
-        Job(
-            [rng.randrange(5, 40) for _ in range(rng.randint(1, 60))],
-            max_tokens=rng.randint(5, 40),
-            sampling=Sampling(
-                repetition_penalty=rng.choice([1.0, 1.0, 1.3, 0.8, 2.0]),
-                presence_penalty=rng.choice([0.0, 0.0, 0.7, -1.5]),
-                frequency_penalty=rng.choice([0.0, 0.0, 0.4, 2.0]),
-            ),
-            stop_ids=(EOS, rng.randrange(5, 261)),
-            min_tokens=rng.choice([0, 4]),
-            arrives_at_step=rng.randrange(40),
-            logprobs=rng.choice([None, None, 0, 3, LOGPROBS_MAX]),
-        )
-        for _ in range(count)
-    ]
-
-
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_penalties_and_logprobs_equal_those_of_transformers(
     runner: "CudaRunner", tiny_folder: Path, depth: int
@@ -72,17 +48,9 @@ def test_penalties_and_logprobs_equal_those_of_transformers(
     """float32, in chunks, in batches, with pre-emptions, in lanes that others had before."""
     jobs = draw_jobs(32, seed=depth)
     planner = Planner(runner, jobs, seed=depth, depth=depth, chunk_max=23, preempt_chance=0.03)
-    outputs = planner.run()
+    planner.run()
     assert planner.preemptions
-    plain = AutoModelForCausalLM.from_pretrained(tiny_folder).eval()
-    for sequence, output in zip(planner.sequences, outputs, strict=True):
-        expected, told = decode(plain, sequence.job)
-        assert output == expected
-        assert bool(sequence.logprobs) == (sequence.job.logprobs is not None)
-        for token, logprobs, (chosen, top) in zip(output, told, sequence.logprobs, strict=False):
-            assert chosen == pytest.approx(logprobs[token].item(), abs=1e-3)
-            best = logprobs.topk(len(top)).values.tolist()
-            assert [value for _, value in top] == pytest.approx(best, abs=1e-3)
+    assert_as_decoded(AutoModelForCausalLM.from_pretrained(tiny_folder).eval(), planner, 1e-3)
 
 
 def test_others_do_not_notice(runner: "CudaRunner") -> None:

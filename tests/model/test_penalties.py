@@ -13,10 +13,8 @@ from executor_svc.model import load_model
 from executor_svc.torch_runner import TorchRunner
 from svc_wire.capacity import Capacity
 from svc_wire.frontend_link import Sampling
-from svc_wire.ids import LOGPROBS_MAX
-from tests.model.penalised import decode
+from tests.model.penalised import assert_as_decoded, draw_jobs
 from tests.support.planner import Job, Planner
-from tests.tiny_model import EOS
 
 pytestmark = pytest.mark.model
 
@@ -35,48 +33,16 @@ def runner(tiny_folder: Path) -> Iterator[TorchRunner]:
     made.close()
 
 
-def draw_jobs(count: int, seed: int) -> list[Job]:
-    """Some with penalties of each kind, in one batch with some that have none."""
-    rng = random.Random(seed)
-    return [
-        Job(
-            [rng.randrange(5, 40) for _ in range(rng.randint(1, 40))],
-            max_tokens=rng.randint(5, 30),
-            sampling=Sampling(
-                repetition_penalty=rng.choice([1.0, 1.0, 1.3, 0.8, 2.0]),
-                presence_penalty=rng.choice([0.0, 0.0, 0.7, -1.5]),
-                frequency_penalty=rng.choice([0.0, 0.0, 0.4, 2.0]),
-            ),
-            stop_ids=(EOS, rng.randrange(5, 261)),
-            min_tokens=rng.choice([0, 4]),
-            arrives_at_step=rng.randrange(20),
-            logprobs=rng.choice([None, 0, 3, LOGPROBS_MAX]),
-        )
-        for _ in range(count)
-    ]
-
-
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_penalties_and_logprobs_equal_those_of_transformers(
     runner: TorchRunner, tiny_folder: Path, depth: int
 ) -> None:
     """In chunks, in batches, with pre-emptions, in lanes that others had before."""
-    jobs = draw_jobs(14, seed=depth)
+    jobs = draw_jobs(14, seed=depth, prompt_max=40, last_arrival=20)
     planner = Planner(runner, jobs, seed=depth, depth=depth, chunk_max=9, preempt_chance=0.05)
-    outputs = planner.run()
+    planner.run()
     assert planner.preemptions
-    plain = AutoModelForCausalLM.from_pretrained(tiny_folder).eval()
-    for sequence, output in zip(planner.sequences, outputs, strict=True):
-        expected, told = decode(plain, sequence.job)
-        assert output == expected
-        if (asked := sequence.job.logprobs) is None:
-            assert not sequence.logprobs
-            continue
-        for token, all_logprobs, (chosen, top) in zip(output, told, sequence.logprobs, strict=True):
-            assert chosen == pytest.approx(all_logprobs[token].item(), abs=1e-4)
-            best, ids = all_logprobs.topk(asked)
-            assert [value for _, value in top] == pytest.approx(best.tolist(), abs=1e-4)
-            assert [token_id for token_id, _ in top] == ids.tolist()
+    assert_as_decoded(AutoModelForCausalLM.from_pretrained(tiny_folder).eval(), planner, 1e-4)
 
 
 def test_penalties_do_not_depend_on_the_batch(runner: TorchRunner) -> None:
