@@ -2,11 +2,11 @@
 
     python -m bench.soak --shape llama-1b --steps 200000
 
-Requests arrive at random (Poisson), with random prompts, lengths and ways of sampling; some are
-aborted at a random moment. The services are processes of their own, the bench is their front end.
-A stall is a time of more than `--stall-ms` in which the device computed nothing, although requests
-were there, or a single step that took so long. Memory is that of the two processes and of the
-device, after each tenth of the run; in the first one all grows that grows once.
+Requests arrive at random (Poisson), with random prompts, lengths and ways of sampling; some want
+log-probabilities, some are aborted at a random moment. The services are processes of their own, the
+bench is their front end. A stall is a time of more than `--stall-ms` in which the device computed
+nothing, although requests were there, or a single step that took so long. Memory is that of the two
+processes and of the device after each tenth of the run; in the first all grows that grows once.
 """
 
 import tempfile
@@ -39,6 +39,7 @@ class Load:
 
     rate: float
     abort_share: float
+    logprobs_share: float
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     live: dict[int, list[int]] = field(default_factory=dict)
     """Of each key: tokens that are wanted, tokens that came."""
@@ -59,7 +60,8 @@ class Load:
                 continue
             new = int(self.rng.integers(1, _NEW_MAX))
             way = list(WAYS.values())[int(self.rng.integers(len(WAYS)))]
-            key = client.submit(int(self.rng.integers(1, _PROMPT_MAX)), new, way)
+            told = 2 if self.rng.random() < self.logprobs_share else None
+            key = client.submit(int(self.rng.integers(1, _PROMPT_MAX)), new, way, told)
             self.live[key] = [new, 0]
             self.requests += 1
             if self.rng.random() < self.abort_share:
@@ -120,6 +122,7 @@ def main(
     minutes: Annotated[float, typer.Option(help="or after so long.")] = 10.0,
     rate: Annotated[float, typer.Option(help="Arrivals a second.")] = 80.0,
     abort_share: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.2,
+    logprobs_share: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.1,
     stall_ms: float = 50.0,
     attention: str = "auto",
 ) -> None:
@@ -141,7 +144,7 @@ def main(
             closing(Client(run_dir, trace)) as client,
         ):
             pids = (executor_pid, scheduler_pid)
-            load = Load(rate, abort_share)
+            load = Load(rate, abort_share, logprobs_share)
             memory, seconds = _run(client, load, trace, pids, steps, minutes)
             _report(load, steps_since(trace, 0), seconds, stall_ms, memory)
 
@@ -179,17 +182,35 @@ def _report(
     for name in Memory.__slots__:
         table.add_row(name, *(f"{getattr(each, name):,.0f}" for each in memory))
     console.print(table)
-    computing = (steps["compute_end_ns"] - steps["compute_begin_ns"]) / 1e6
-    p50, p99, longest = np.percentile(computing, [50, 99, 100])
-    busy = (
-        float(computing.sum())
-        * 1e6
-        / int(steps["compute_end_ns"][-1] - steps["compute_begin_ns"][0])
-    )
-    console.print(f"a step: p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {longest:.1f} ms")
+    console.print(_by_kind(steps))
+    begin, end = steps["compute_begin_ns"], steps["compute_end_ns"]
+    busy = float((end - begin).sum()) / int(end[-1] - begin[0])
     console.print(f"GPU busy {busy:.2%}; rows a step: {steps['rows'].mean():.1f}")
     found = stalls(steps, stall_ms)
     console.print(f"{len(found)} stalls of more than {stall_ms:g} ms {found[:20] or ''}")
+
+
+def _by_kind(steps: Steps) -> Table:
+    """Decode steps (a token a row) and mixed ones: what they took, and what went before them."""
+    begin, end = steps["compute_begin_ns"], steps["compute_end_ns"]
+    figures = {
+        "computing": end - begin,
+        "gap before": np.append(0, begin[1:] - end[:-1]),
+        "host": steps["submitted_ns"] - steps["received_ns"],
+    }
+    table = Table("steps", "", "tokens", *(f"{name}, ms p50 / p99 / max" for name in figures))
+    decodes = steps["tokens"] == steps["rows"]
+    for kind, those in (("decode", decodes), ("mixed", ~decodes)):
+        if not those.any():
+            continue
+        spread = [np.percentile(each[those], [50, 99, 100]) / 1e6 for each in figures.values()]
+        table.add_row(
+            kind,
+            f"{those.sum():,}",
+            f"{steps['tokens'][those].mean():.0f}",
+            *(" / ".join(f"{value:.2f}" for value in each) for each in spread),
+        )
+    return table
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ WAYS = {
     "greedy": Sampling(),
     "drawn": Sampling(temperature=0.8, seed=1),
     "filtered": Sampling(temperature=0.8, top_k=50, top_p=0.9, seed=1),
+    "penalised": Sampling(temperature=0.8, repetition_penalty=1.1, frequency_penalty=0.1, seed=1),
 }
 """Ways of sampling that the benches know."""
 
@@ -128,11 +129,11 @@ class Client:
         first_token_s = float(np.median(list(first.values())))
         return JobRun(seconds, first_token_s, steps_since(self._trace, before))
 
-    def submit(self, prompt: int, new: int, sampling: Sampling) -> int:
+    def submit(self, prompt: int, new: int, sampling: Sampling, logprobs: int | None = None) -> int:
         """Sends a request with a random prompt of so many tokens; returns its key."""
         self._next_key += 1
         ids = self._rng.integers(0, self._vocab, prompt).astype("<i4")
-        self._send(Submit(self._next_key, ids.tobytes(), new, sampling=sampling))
+        self._send(Submit(self._next_key, ids.tobytes(), new, sampling=sampling, logprobs=logprobs))
         return self._next_key
 
     def abort(self, key: int) -> None:
