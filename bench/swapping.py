@@ -23,10 +23,11 @@ from rich.table import Table
 from bench.drive import Driver, Run
 from bench.shapes import SHAPES, config_of
 from executor_svc.assembly import make_runner
-from executor_svc.config import ExecutorConfig, parse_bytes
+from executor_svc.config import ExecutorConfig
 from executor_svc.runner import Runner
 from scheduler_svc.core.pace import Pace
 from scheduler_svc.core.types import Request, SchedulerConfig
+from svc_shell.sizes import parse_bytes
 
 _NEVER_NS = 10**15
 """A copy that takes so long is never cheaper."""

@@ -11,7 +11,7 @@ import typer
 import zmq
 
 from executor_svc.assembly import HASH, make_runner
-from executor_svc.config import ExecutorConfig, parse_bytes
+from executor_svc.config import ExecutorConfig
 from executor_svc.errors import ExecutorError
 from executor_svc.loading import Loading
 from executor_svc.mailbox import Mailbox
@@ -21,16 +21,10 @@ from executor_svc.service import Service
 from svc_shell.logs import setup_logs
 from svc_shell.parent import follow_parent
 from svc_shell.pulse import beat
+from svc_shell.sizes import parse_bytes
 from svc_wire.errors import WireError
 from svc_wire.ring import ExecutorRing, sweep_rings
 from svc_wire.rundir import RunDir, default_run_dir
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def _check_model(name: str) -> None:
@@ -91,7 +85,7 @@ def main(
         int | None,
         typer.Option(
             envvar="TWOSTROKE_KV_MEMORY",
-            parser=_size,
+            parser=parse_bytes,
             metavar="SIZE",
             help="Memory for the KV cache, for example 512MiB; absent: 1GiB on a CPU, what is left "
             "beside the model on a GPU.",
@@ -101,7 +95,7 @@ def main(
         int | None,
         typer.Option(
             envvar="TWOSTROKE_SWAP_MEMORY",
-            parser=_size,
+            parser=parse_bytes,
             metavar="SIZE",
             help="Host memory for KV of requests that have to wait again, where copying is cheaper "
             "than computing; 0: none; absent: at most 4GiB beside a GPU, none on a CPU.",
@@ -144,7 +138,7 @@ def main(
         int,
         typer.Option(
             envvar="TWOSTROKE_RECORD_BYTES",
-            parser=_size,
+            parser=parse_bytes,
             metavar="SIZE",
             help="Bound of the record.",
         ),

@@ -1,10 +1,7 @@
 """What was asked of an executor. What was found is svc_wire.capacity.Capacity."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +42,3 @@ class ExecutorConfig:
     fail_seed: int | None = None
     kill_seed: int | None = None
     """For tests: requests that break the executor; see sabotage.py."""
-
-
-def parse_bytes(text: str) -> int:
-    """A size such as "512MiB", "2 GB" or "1000000", in bytes. Raises ValueError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?)?b?\s*", text.lower())
-    if match is None:
-        raise ValueError(f"{text!r} is not a size; write for example 512MiB or 2GB")
-    return int(float(match[1]) * _UNITS[match[2] or ""])

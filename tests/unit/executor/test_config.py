@@ -1,32 +1,11 @@
-"""Sizes as people write them, and models as people name them."""
+"""Models as people name them."""
 
 from pathlib import Path
 
 import pytest
 
-from executor_svc.config import parse_bytes
 from executor_svc.errors import ModelNotFound, ModelNotUsable
 from executor_svc.model_source import find_model
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("1000000", 10**6),
-        ("512MiB", 512 << 20),
-        ("2 GB", 2 * 10**9),
-        ("1.5gib", 3 << 29),
-        ("64k", 64000),
-    ],
-)
-def test_sizes(text: str, count: int) -> None:
-    assert parse_bytes(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "1TB", "12 blocks", "1e9"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size"):
-        parse_bytes(text)
 
 
 def test_a_folder_is_found(tmp_path: Path) -> None:
