@@ -1,7 +1,7 @@
 """The CUDA runner against plain greedy decoding, and against itself."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from executor_svc.runner import Runner
 from svc_wire.capacity import Capacity
-from svc_wire.frontend_link import Sampling
 from tests.model.greedy import greedy
+from tests.model.promises import (
+    min_tokens_keeps_stop_ids_away,
+    seeded_sampling_does_not_depend_on_the_batch,
+)
 from tests.support.planner import Job, Planner
 from tests.tiny_model import EOS
 
@@ -137,35 +140,11 @@ def test_a_folder_is_served_as_the_configuration_says(tiny_folder: Path, runner:
     assert served.model.device == "cuda:0"
 
 
-def test_seeded_sampling_does_not_depend_on_the_batch(runner: Runner) -> None:
-    rng = random.Random(4)
-    jobs = [
-        Job(
-            [rng.randrange(261) for _ in range(rng.randint(1, 30))],
-            20,
-            Sampling(
-                temperature=rng.choice([0.0, 0.5, 1.3]),
-                top_k=rng.choice([0, 7]),
-                top_p=rng.choice([1.0, 0.8]),
-                min_p=rng.choice([0.0, 0.1]),
-                seed=rng.getrandbits(63),
-            ),
-            arrives_at_step=rng.randrange(10),
-        )
-        for _ in range(10)
-    ]
-    together = Planner(runner, jobs, depth=1, chunk_max=7, preempt_chance=0.1).run()
-    alone = [Planner(runner, [job], depth=0, chunk_max=100).run()[0] for job in jobs]
-    assert together == alone
-
-
-def test_min_tokens_keeps_stop_ids_away(runner: Runner) -> None:
-    prompt = [50, 60, 70]
-    free = Planner(runner, [Job(prompt, 12)]).run()[0]
-    stops = tuple(dict.fromkeys(free))[:4]
-    banned = Planner(runner, [Job(prompt, 12, stop_ids=stops, min_tokens=6)]).run()[0]
-    assert len(banned) >= 6
-    assert not set(banned[:6]) & set(stops)
+@pytest.mark.parametrize(
+    "promise", [seeded_sampling_does_not_depend_on_the_batch, min_tokens_keeps_stop_ids_away]
+)
+def test_what_every_runner_owes(runner: Runner, promise: Callable[[Runner], None]) -> None:
+    promise(runner)
 
 
 def test_logits_that_are_not_finite_hurt_their_row_alone(tiny_folder: Path) -> None:

@@ -11,7 +11,8 @@ import torch
 
 from executor_svc.runner import Runner
 from svc_wire.capacity import Capacity
-from tests.support.planner import Job, Planner
+from tests.model.jobs import stopping_jobs
+from tests.support.planner import Planner
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -27,19 +28,6 @@ def _runner(folder: Path, num_blocks: int, host_blocks: int) -> Runner:
         model_len_max=160, vocab_size=model.vocab_size, host_blocks=host_blocks,
     )  # fmt: skip
     return CudaRunner(model, capacity, "tiny")
-
-
-def _jobs(seed: int) -> list[Job]:
-    rng = random.Random(seed)
-    return [
-        Job(
-            [rng.randrange(5, 261) for _ in range(rng.randint(1, 90))],
-            max_tokens=40,
-            stop_ids=(rng.randrange(5, 261), rng.randrange(5, 261)),
-            arrives_at_step=rng.randrange(40),
-        )
-        for _ in range(20)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +57,7 @@ def test_swapped_equals_undisturbed(
 ) -> None:
     if pieces == "small":
         request.getfixturevalue("small_pieces")
-    jobs = _jobs(depth)
+    jobs = stopping_jobs(20, depth)
     expected = Planner(undisturbed, jobs, depth=depth, chunk_max=29).run()
     runner = _runner(tiny_folder, num_blocks=60, host_blocks=50)
     planner = Planner(
@@ -164,7 +152,7 @@ def test_a_configuration_gets_what_it_asks_for(tiny_folder: Path) -> None:
     try:
         assert 0 < made.capacity.host_blocks <= 1 << 20
         assert made.capacity.block_copy_ns > 0
-        jobs = _jobs(7)
+        jobs = stopping_jobs(20, 7)
         planner = Planner(made, jobs, depth=1, preempt_chance=0.2, swap_chance=1.0)
         assert planner.run() == Planner(made, jobs, depth=0).run()
         assert planner.swaps

@@ -1,6 +1,5 @@
 """KV that was swapped out and in gives the same tokens as KV that was computed again, or stayed."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -12,27 +11,15 @@ from executor_svc.replay import Replay
 from executor_svc.replay import _runner_for as runner_for
 from executor_svc.torch_assembly import make_torch_runner
 from tests.model.greedy import greedy
-from tests.support.planner import Job, Planner
+from tests.model.jobs import stopping_jobs
+from tests.support.planner import Planner
 
 pytestmark = pytest.mark.model
 
 
-def _jobs(seed: int) -> list[Job]:
-    rng = random.Random(seed)
-    return [
-        Job(
-            [rng.randrange(5, 261) for _ in range(rng.randint(1, 60))],
-            max_tokens=24,
-            stop_ids=(rng.randrange(5, 261), rng.randrange(5, 261)),
-            arrives_at_step=rng.randrange(20),
-        )
-        for _ in range(8)
-    ]
-
-
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_swapped_equals_recomputed_equals_undisturbed(tiny_folder: Path, depth: int) -> None:
-    jobs = _jobs(depth)
+    jobs = stopping_jobs(8, depth, prompt_lens=(1, 60), max_tokens=24, arrivals=20)
     outputs, counts = [], []
     for num_blocks, host_blocks, swap_chance, preempt_chance in (
         (400, 0, 0.0, 0.0),
@@ -68,7 +55,8 @@ def test_a_record_with_copies_is_run_again(tiny_folder: Path, tmp_path: Path) ->
         num_blocks=40, swap_bytes=1 << 20, tokens_max=40, model_len_max=128,
     )  # fmt: skip
     recorded = RecordedRunner(make_torch_runner(config, tiny_folder), tmp_path / "record")
-    planner = Planner(recorded, _jobs(5)[:5], preempt_chance=0.2, swap_chance=1.0)
+    jobs = stopping_jobs(5, 5, prompt_lens=(1, 60), max_tokens=24, arrivals=20)
+    planner = Planner(recorded, jobs, preempt_chance=0.2, swap_chance=1.0)
     try:
         planner.run()
     finally:

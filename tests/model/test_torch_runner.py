@@ -1,9 +1,9 @@
 """Paged and batched equals plain greedy: the tiny model in all ways, SmolLM2 in a short run."""
 
 import os
-import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,12 @@ from executor_svc.runner import Runner, RunnerError
 from executor_svc.torch_assembly import make_torch_runner
 from executor_svc.torch_runner import TorchRunner
 from svc_wire.capacity import Capacity
-from svc_wire.frontend_link import Sampling
 from tests.model.greedy import greedy
+from tests.model.jobs import stopping_jobs
+from tests.model.promises import (
+    min_tokens_keeps_stop_ids_away,
+    seeded_sampling_does_not_depend_on_the_batch,
+)
 from tests.support.planner import Job, Planner
 from tests.tiny_model import EOS
 
@@ -42,23 +46,10 @@ def _runner(
     return make_torch_runner(config, folder)
 
 
-def _jobs(count: int, vocab: int, lengths: tuple[int, int], new: int, seed: int) -> list[Job]:
-    rng = random.Random(seed)
-    return [
-        Job(
-            [rng.randrange(5, vocab) for _ in range(rng.randint(*lengths))],
-            max_tokens=new,
-            stop_ids=(EOS, rng.randrange(5, vocab), rng.randrange(5, vocab)),
-            arrives_at_step=rng.randrange(40),
-        )
-        for _ in range(count)
-    ]
-
-
 @pytest.mark.parametrize("depth", [0, 1, 2])
 @pytest.mark.parametrize("num_blocks", [400, 40])
 def test_tiny_model_equals_plain_greedy(tiny_folder: Path, depth: int, num_blocks: int) -> None:
-    jobs = _jobs(16, 261, (1, 90), 40, seed=num_blocks + depth)
+    jobs = stopping_jobs(16, num_blocks + depth, stop_ids=(EOS,))
     runner = _runner(tiny_folder, num_blocks=num_blocks, model_len_max=160)
     planner = Planner(runner, jobs, seed=depth, depth=depth, chunk_max=13, preempt_chance=0.03)
     try:
@@ -72,44 +63,12 @@ def test_tiny_model_equals_plain_greedy(tiny_folder: Path, depth: int, num_block
     assert (planner.masked_rows > 0) == (depth > 0)
 
 
-def test_seeded_sampling_does_not_depend_on_the_batch(tiny_folder: Path) -> None:
-    rng = random.Random(4)
-    jobs = [
-        Job(
-            [rng.randrange(261) for _ in range(rng.randint(1, 30))],
-            20,
-            Sampling(
-                temperature=rng.choice([0.0, 0.5, 1.3]),
-                top_k=rng.choice([0, 7]),
-                top_p=rng.choice([1.0, 0.8]),
-                min_p=rng.choice([0.0, 0.1]),
-                seed=rng.getrandbits(63),
-            ),
-            arrives_at_step=rng.randrange(10),
-        )
-        for _ in range(10)
-    ]
-    runner = _runner(tiny_folder, num_blocks=60, tokens_max=30)
-    try:
-        together = Planner(runner, jobs, depth=1, chunk_max=7, preempt_chance=0.1).run()
-        alone = [Planner(runner, [job], depth=0, chunk_max=100).run()[0] for job in jobs]
-    finally:
-        runner.close()
-    assert together == alone
-    assert len({tuple(output) for output in together}) == len(jobs)
-
-
-def test_min_tokens_keeps_stop_ids_away(tiny_folder: Path) -> None:
-    runner = _runner(tiny_folder, num_blocks=60)
-    prompt = [50, 60, 70]
-    try:
-        free = Planner(runner, [Job(prompt, 12)]).run()[0]
-        stops = tuple(dict.fromkeys(free))[:4]
-        banned = Planner(runner, [Job(prompt, 12, stop_ids=stops, min_tokens=6)]).run()[0]
-    finally:
-        runner.close()
-    assert len(banned) >= 6
-    assert not set(banned[:6]) & set(stops)
+@pytest.mark.parametrize(
+    "promise", [seeded_sampling_does_not_depend_on_the_batch, min_tokens_keeps_stop_ids_away]
+)
+def test_what_every_runner_owes(tiny_folder: Path, promise: Callable[[Runner], None]) -> None:
+    with closing(_runner(tiny_folder, num_blocks=60, tokens_max=30)) as runner:
+        promise(runner)
 
 
 SMALL = Capacity(
@@ -179,21 +138,20 @@ def test_close_waits_for_the_running_step_alone(runner: TorchRunner) -> None:
     for _ in range(3):  # as many as may be in flight: more would overwrite their frames
         planner.publish_next()
     assert begun.wait(10.0)
-    closing = threading.Thread(target=runner.close)
-    closing.start()
+    closer = threading.Thread(target=runner.close)
+    closer.start()
     while runner._epoch == 1:
         os.sched_yield()
     go_on.set()
-    closing.join(10.0)
+    closer.join(10.0)
     assert len(calls) == 1
 
 
 def test_smollm2_equals_plain_greedy() -> None:
     folder = embedded_folder()
-    jobs = _jobs(6, 40000, (5, 120), 16, seed=1)
+    jobs = stopping_jobs(6, 1, prompt_lens=(5, 120), max_tokens=16, arrivals=5, vocab_size=40000)
     for job in jobs:
         job.stop_ids = (2,)
-        job.arrives_at_step //= 8
     runner = _runner(folder, num_blocks=120, tokens_max=128)
     planner = Planner(runner, jobs, depth=1, chunk_max=50, preempt_chance=0.05)
     try:

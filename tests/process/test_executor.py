@@ -32,13 +32,6 @@ SMALL = ("--model", "hash", "--num-blocks", "64", "--block-size", "4", "--rows-m
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    folder.mkdir(mode=0o700)
-    return folder
-
-
-@pytest.fixture
 def executor(run_dir: Path) -> Iterator[ExecutorProcess]:
     with ExecutorProcess(run_dir, *SMALL) as started:
         yield started

@@ -22,13 +22,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    path = tmp_path / "run"
-    path.mkdir(mode=0o700)
-    return path
-
-
 def test_a_scheduler_hears_beats_while_the_model_loads(run_dir: Path, folder: Path) -> None:
     with (
         ExecutorProcess(run_dir, "--model", str(folder), "--served-name", "tiny") as executor,

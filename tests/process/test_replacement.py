@@ -5,7 +5,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,17 +14,9 @@ from supervisor_svc import control
 from supervisor_svc.control import ControlError, Restart
 from supervisor_svc.stack import EXIT_USAGE
 from svc_shell.presence import is_up
-from tests.support.fake_stack import fakes_of, kept, say, until
+from tests.support.fake_stack import kept, say, until
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "run"
-    path.mkdir(mode=0o700)
-    yield path
-    assert not fakes_of(path), "a test left processes behind"
 
 
 def test_a_restart_on_order_takes_options_and_a_bad_one_is_taken_back(run_dir: Path) -> None:

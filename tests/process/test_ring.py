@@ -90,13 +90,6 @@ def owner(run_dir: Path, *, locked: bool = True) -> Iterator[Owner]:
         started.process.communicate(timeout=10)
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
-    path = tmp_path / "run"
-    path.mkdir(mode=0o700)
-    return path
-
-
 def test_plans_and_results_pass_between_processes(run_dir: Path) -> None:
     with owner(run_dir) as executor:
         ring = SchedulerRing.attach(executor.path, SMALL)

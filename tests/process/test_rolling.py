@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,19 +12,11 @@ from supervisor_svc import control, stack, upkeep
 from supervisor_svc.control import ControlError, Restart
 from supervisor_svc.stack import Stack
 from svc_shell.presence import holder, is_up
-from tests.support.fake_stack import begin, config, fakes_of, kept, until
+from tests.support.fake_stack import begin, config, kept, until
 
 pytestmark = pytest.mark.process
 
 NAMES = ("frontend", "frontend-2", "frontend-3")
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "run"
-    path.mkdir(mode=0o700)
-    yield path
-    assert not fakes_of(path), "a test left processes behind"
 
 
 def test_each_has_a_name_and_all_have_the_port_of_the_first(run_dir: Path) -> None:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -18,22 +17,14 @@ from tests.support.fake_stack import (
     ROLES,
     begin,
     config,
-    fakes_of,
     ignore,
     kept,
     until,
     upkeep,
 )
+from tests.support.processes import users_of
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "run"
-    path.mkdir(mode=0o700)
-    yield path
-    assert not fakes_of(path), "a test left processes behind"
 
 
 def test_ready_then_stopped_front_end_first(run_dir: Path) -> None:
@@ -156,7 +147,7 @@ def test_a_second_interrupt_kills(run_dir: Path) -> None:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             stack.stop()
-    assert not fakes_of(run_dir)
+    assert not users_of(run_dir)
 
 
 def test_services_go_when_the_supervisor_is_killed(run_dir: Path) -> None:
@@ -172,7 +163,7 @@ def test_services_go_when_the_supervisor_is_killed(run_dir: Path) -> None:
     assert supervisor.stdout is not None
     with supervisor.stdout:
         assert supervisor.stdout.readline() == b"ready\n"
-        fakes = fakes_of(run_dir)
+        fakes = users_of(run_dir)
         assert len(fakes) == 3
         supervisor.kill()
         supervisor.wait(10)

@@ -9,7 +9,6 @@ import random
 import threading
 from collections import Counter
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from tests.support.jobs import make_job, run_job
@@ -46,12 +45,7 @@ class Crowd:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._is_over.set()
         self._thread.join(LAST_WAIT_S)
         if error is None:

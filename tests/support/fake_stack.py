@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from supervisor_svc import control
 from supervisor_svc.stack import Stack, StackConfig
@@ -18,15 +17,6 @@ from svc_shell.presence import is_up
 
 FAKE = Path(__file__).with_name("fake_service.py")
 ROLES = ("executor", "scheduler", "frontend")
-
-
-def fakes_of(run_dir: Path) -> list[psutil.Process]:
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if str(run_dir) in (process.info["cmdline"] or [])
-        and process.status() != psutil.STATUS_ZOMBIE
-    ]
 
 
 def config(
