@@ -6,7 +6,7 @@ enters and leaves; not when.
 
 from bisect import insort
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -31,6 +31,9 @@ class InFlight:
     stop: Int32s  # [R]
     tokens: int
     """Input tokens of all rows."""
+    departed: list[Sequence] = field(default_factory=list)
+    """Who left the batch while this was the newest step, and so the last that may have their rows.
+    """
 
 
 class Batch:
@@ -161,6 +164,13 @@ class Batch:
         sequence.lane = None
         self.running.remove(sequence)
         self._rows = None
+        if self.in_flight:
+            self.in_flight[-1].departed.append(sequence)
+
+    def departed(self, flight: InFlight, seq_id: int) -> Sequence:
+        """The sequence of a row of `flight`, which was the oldest step, that has left since."""
+        flights = (flight, *self.in_flight)
+        return next(s for step in flights for s in step.departed if s.seq_id == seq_id)
 
     def swap_out(self, sequence: Sequence, prompt_token_s: float) -> bool:
         """Has the KV of a sequence that is about to leave copied out, if that is cheaper than to
@@ -259,6 +269,11 @@ class Batch:
             content = tokens[index * size : (index + 1) * size].tobytes()
             keys.append(chain_key(parent, content))
         return keys
+
+    def forget(self, sequence: Sequence) -> None:
+        """Makes all blocks unfindable that have the tokens of `sequence`, wherever it is by now."""
+        self.tidy()
+        self.pool.forget(sequence.block_keys)
 
     # -- invariants --------------------------------------------------------------------------------
 

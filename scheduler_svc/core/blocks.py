@@ -112,13 +112,16 @@ class BlockPool:
             self._by_key[key] = block
             self._key_of[block] = key
 
-    def forget(self, blocks: Sequence[int]) -> None:
-        """Makes held blocks unfindable: what is in them is not to be trusted."""
-        for block in blocks:
-            assert self._references[block] > 0, block
-            key = self._key_of.pop(block, None)
-            if key is not None:
-                del self._by_key[key]
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Makes blocks unfindable, held or cached: what is in them is not to be trusted."""
+        for key in keys:
+            block = self._by_key.pop(key, None)
+            if block is None:
+                continue
+            del self._key_of[block]
+            if block in self._cached:
+                self._cached.pop(block)
+                self._free.append(block)
 
     def index(self) -> KvIndex:
         """The findable blocks that nobody holds."""

@@ -28,6 +28,7 @@ from scheduler_svc.core.lanes import Moment, Rows
 from scheduler_svc.core.pace import Pace
 from scheduler_svc.core.roster import Roster
 from scheduler_svc.core.sequence import Sequence
+from scheduler_svc.core.swap import Copies
 from scheduler_svc.core.types import Indices, Int32s, PlannedStep
 from svc_wire.frames import PlanFrame
 
@@ -70,9 +71,17 @@ class Planner:
             lengths = np.concatenate([lengths, np.array([n for _, n in admitted], np.int32)])
         if not len(lanes):
             return None
-        flight = self._write(frame, lanes, lengths, grown)
-        first_rows = tuple(s.seq_id for s, _ in admitted if s.admissions == 1)
-        return PlannedStep(batch.epoch, flight.step, flight.tokens, flight.stop, first_rows)
+        copies = batch.swap.take_copies()
+        flight = self._write(frame, lanes, lengths, grown, copies)
+        return PlannedStep(
+            epoch=batch.epoch,
+            step=flight.step,
+            tokens=flight.tokens,
+            stop=flight.stop,
+            first_rows=tuple(s.seq_id for s, _ in admitted if s.admissions == 1),
+            copies_out=len(copies[0]),
+            copies_in=len(copies[1]),
+        )
 
     def _yield_to_head(self) -> None:
         batch, order = self._batch, self._roster.order
@@ -159,7 +168,12 @@ class Planner:
         return budget
 
     def _write(
-        self, frame: PlanFrame | None, lanes: Indices, lengths: Int32s, grown: _Grown
+        self,
+        frame: PlanFrame | None,
+        lanes: Indices,
+        lengths: Int32s,
+        grown: _Grown,
+        copies: Copies,
     ) -> InFlight:
         """Writes the frame, rows of one token first, and accounts for the step."""
         batch, table = self._batch, self._batch.table
@@ -180,7 +194,6 @@ class Planner:
             stop=stop,
             tokens=int(np.add.reduce(lengths)),
         )
-        copies = batch.swap.take_copies()
         if frame is not None:
             self._writer.write(frame, batch.epoch, flight, moment, copies)
         table.planned[lanes] = stop

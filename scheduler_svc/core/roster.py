@@ -28,7 +28,8 @@ class Roster:
         self.tenants = Tenants()
         self.batch: Batch | None = None
         """Where sequences run; None: there is no executor."""
-        self.preemptions = self.swaps_out = self.swaps_in = self.cache_hit_tokens = 0
+        self.preemptions = self.swaps_out = self.swaps_in = 0
+        self.cache_hit_tokens = self.recomputed_tokens = 0
         self._next_seq_id = 1
 
     @property
@@ -99,6 +100,7 @@ class Roster:
         there = batch.start(sequence, hit)
         self.swaps_in += there > cached
         self.cache_hit_tokens += cached
+        self.recomputed_tokens += max(0, sequence.last_planned - there)
         sequence.admissions += 1
         if sequence.admissions == 1:
             request = sequence.request
@@ -125,6 +127,7 @@ class Roster:
         """From running to waiting, with what is committed."""
         assert sequence.lane is not None
         sequence.tokens = batch.table.known_tokens(sequence.lane)
+        sequence.last_planned = int(batch.table.planned[sequence.lane])
         self.order.tell_leave(sequence)
         batch.leave(sequence)
         sequence.move(State.WAITING)

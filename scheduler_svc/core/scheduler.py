@@ -269,6 +269,7 @@ class Scheduler:
             preemptions=roster.preemptions,
             swaps_out=roster.swaps_out,
             swaps_in=roster.swaps_in,
+            recomputed_tokens=roster.recomputed_tokens,
             cache_hit_tokens=roster.cache_hit_tokens,
             policy_faults=roster.order.faults,
             reliefs=roster.order.reliefs,

@@ -38,6 +38,7 @@ class Sequence:
         "group",
         "key",
         "lane",
+        "last_planned",
         "overtaken",
         "preemptions",
         "request",
@@ -74,6 +75,8 @@ class Sequence:
         self.cached_tokens = 0
         """Prompt tokens that the prefix cache spared at the first admission."""
         self.preemptions = 0
+        self.last_planned = 0
+        """Positions that were planned when it left the batch last."""
 
     @property
     def length_limit(self) -> int:

@@ -1,7 +1,7 @@
 """Takes the result of a step in: tokens become known, and whoever stopped or is full ends.
 
-A row counts only if its lane is still held by whom it was planned for; rows of an earlier tenancy
-are late, and dropped.
+A token counts only if its lane is still held by whom it was planned for; those of an earlier
+tenancy are late, and dropped.
 """
 
 import numpy as np
@@ -81,20 +81,16 @@ def _end_done(roster: Roster, table: LaneTable, lanes: Indices, stopped: Bools) 
 
 
 def _end_failed(roster: Roster, batch: Batch, flight: InFlight, failed: Indices) -> list[Ending]:
-    """Ends those whose scores the model could not compute; nothing of their KV is used again."""
-    table, rows = batch.table, flight.rows
+    """Ends those whose scores the model could not compute; nothing of their KV is used again.
+
+    Unlike a token, a failure counts whoever has the lane by now. What the row has written may be
+    found, or swapped out, when its sequence waits, runs in another lane, or has ended.
+    """
     endings = []
-    for lane, tenancy, seq_id in zip(
-        rows.lanes[failed].tolist(),
-        rows.tenancy[failed].tolist(),
-        rows.seq_id[failed].tolist(),
-        strict=True,
-    ):
-        if table.tenancy[lane] != tenancy:
-            batch.swap.drop(seq_id)  # it was pre-empted, and took along what the row has written
-            continue
-        batch.tidy()
-        batch.pool.forget(table.block_table(lane))
-        reason = "the model gave no finite scores for this sequence"
-        endings.append(roster.end(table.occupant(lane), FinishReason.ERROR, reason))
+    for seq_id in flight.rows.seq_id[failed].tolist():
+        sequence = roster.sequences.get(seq_id)
+        batch.forget(sequence or batch.departed(flight, seq_id))
+        if sequence:
+            reason = "the model gave no finite scores for this sequence"
+            endings.append(roster.end(sequence, FinishReason.ERROR, reason))
     return endings

@@ -129,6 +129,10 @@ class PlannedStep:
     stop: Int32s  # [R] where each row's positions end
     first_rows: tuple[SeqId, ...]
     """Sequences that get their first row ever with this step."""
+    copies_out: int
+    """KV blocks that are copied to host memory before it."""
+    copies_in: int
+    """KV blocks that are copied back before it, thereafter."""
 
     @property
     def rows(self) -> int:
@@ -181,6 +185,8 @@ class Stats:
     """Pre-emptions after which the KV was copied out to host memory instead of being dropped."""
     swaps_in: int
     """Sequences that went on from there; the others ended, or their KV had lost its beginning."""
+    recomputed_tokens: int
+    """Input tokens that were planned before: their KV was dropped, or lost with the executor."""
     cache_hit_tokens: int
     policy_faults: int
     """Policies that gave an unusable answer and were replaced by fcfs."""

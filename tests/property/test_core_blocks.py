@@ -75,12 +75,13 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.pool.available == before - len(set(found) - held)
             self.tables.append(found)
 
-    @precondition(lambda self: self.tables)
-    @rule(which=PICK)
-    def forget(self, which: int) -> None:
-        table = self.tables[which % len(self.tables)]
-        self.pool.forget(table)
-        self.registered = {k: block for k, block in self.registered.items() if block not in table}
+    @rule(keys=st.lists(st.sampled_from(KEYS), max_size=4))
+    def forget(self, keys: list[bytes]) -> None:
+        before = self.pool.available
+        self.pool.forget(keys)
+        assert self.pool.available == before
+        for key in keys:
+            self.registered.pop(key, None)
 
     @invariant()
     def books_agree(self) -> None:

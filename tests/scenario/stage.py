@@ -190,10 +190,14 @@ class Stage:
             words += [flag.name.lower() for flag in RowFlag if flags & flag and flag.name]
         return " ".join(words)
 
-    def _execute(self, _: list[str], __: Arguments) -> list[str]:
-        """The executor computes the oldest step that it has not, and nobody looks yet."""
+    def _execute(self, _: list[str], named: Arguments) -> list[str]:
+        """The executor computes the oldest step that it has not, and nobody looks yet.
+
+        `broken=N`: row N has no finite scores.
+        """
         step = self._ring.completed + 1
-        self._executed.append(self._ring.execute(step, took_ms=10))
+        broken = int(named["broken"]) if "broken" in named else None
+        self._executed.append(self._ring.execute(step, took_ms=10, broken_row=broken))
         return []
 
     def _commit(self, _: list[str], __: Arguments) -> list[str]:

@@ -241,8 +241,8 @@ def test_what_a_row_that_failed_has_written_is_not_kept() -> None:
     assert host_blocks_free(drive) < 8
     result = drive._executor.execute(batch.in_flight[0].step)
     result.row_status[:] = RowStatus.ERROR
-    drive.core.commit(result)
-    assert preempted in drive.core._roster.sequences
+    output = drive.core.commit(result)
+    assert (preempted, FinishReason.ERROR) in [(e.seq_id, e.reason) for e in output.endings]
     assert host_blocks_free(drive) == 8
     drive.core.check()
 
