@@ -19,7 +19,7 @@ import pytest
 from svc_wire.capacity import ModelInfo
 from svc_wire.frontend_link import Submit
 from tests.support.fake_scheduler import FakeScheduler, prompt_of
-from tests.support.frontend import generation_stub, in_loop, private_dir, receive, until
+from tests.support.frontend import generation_stub, in_loop, receive, until
 from twostroke.v1 import generation_pb2 as pb
 
 pytestmark = pytest.mark.process
@@ -100,9 +100,10 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str]:
 @pytest.mark.parametrize("scheduler_first", [True, False])
 @in_loop
 async def test_it_starts_before_or_after_the_scheduler_and_stops_cleanly(
+    run_dir: Path,
     scheduler_first: bool,
 ) -> None:
-    with private_dir() as run_dir, frontend(run_dir) as process:
+    with frontend(run_dir) as process:
         if not scheduler_first:
             await address_of(run_dir)
         async with FakeScheduler(run_dir) as fake, channel_to(run_dir) as channel:
@@ -116,8 +117,8 @@ async def test_it_starts_before_or_after_the_scheduler_and_stops_cleanly(
 
 
 @in_loop
-async def test_sigterm_lets_a_stream_finish() -> None:
-    with private_dir() as run_dir, frontend(run_dir) as process:
+async def test_sigterm_lets_a_stream_finish(run_dir: Path) -> None:
+    with frontend(run_dir) as process:
         async with FakeScheduler(run_dir) as fake, channel_to(run_dir) as channel:
             await generate_when_ready(channel, "x")
             fake.answer = lambda _: None
@@ -133,8 +134,8 @@ async def test_sigterm_lets_a_stream_finish() -> None:
             assert (await asyncio.to_thread(ended, process))[0] == 0
 
 
-def test_a_port_in_use_is_one_clear_sentence() -> None:
-    with private_dir() as run_dir, socket.create_server(("127.0.0.1", 0)) as taken:
+def test_a_port_in_use_is_one_clear_sentence(run_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with frontend(run_dir, "--port", str(port)) as process:
             code, log = ended(process)
@@ -143,20 +144,19 @@ def test_a_port_in_use_is_one_clear_sentence() -> None:
     assert "Traceback" not in log
 
 
-def test_a_run_directory_of_others_is_refused() -> None:
-    with private_dir() as run_dir:
-        run_dir.chmod(0o777)
-        with frontend(run_dir) as process:
-            code, log = ended(process)
+def test_a_run_directory_of_others_is_refused(run_dir: Path) -> None:
+    run_dir.chmod(0o777)
+    with frontend(run_dir) as process:
+        code, log = ended(process)
     assert code == 1
     assert "mode 0700" in log
     assert "Traceback" not in log
 
 
 @in_loop
-async def test_a_model_folder_without_a_tokenizer_is_one_clear_sentence() -> None:
+async def test_a_model_folder_without_a_tokenizer_is_one_clear_sentence(run_dir: Path) -> None:
     model = ModelInfo(name="m", path="/nowhere", eos_ids=(), dtype="", device="")
-    with private_dir() as run_dir, frontend(run_dir) as process:
+    with frontend(run_dir) as process:
         async with FakeScheduler(run_dir, model=model):
             code, log = await asyncio.to_thread(ended, process)
     assert code == 1
@@ -165,22 +165,21 @@ async def test_a_model_folder_without_a_tokenizer_is_one_clear_sentence() -> Non
 
 
 @in_loop
-async def test_it_goes_when_its_parent_is_killed() -> None:
-    with private_dir() as run_dir:
-        parent, child = frontend_of_a_parent(run_dir)
-        try:
-            await address_of(run_dir)
-        finally:
-            parent.kill()
-            parent.communicate()
-        _, alive = await asyncio.to_thread(psutil.wait_procs, [child], END_S)
-        assert not alive
-        assert not (run_dir / "frontend.address").exists()
+async def test_it_goes_when_its_parent_is_killed(run_dir: Path) -> None:
+    parent, child = frontend_of_a_parent(run_dir)
+    try:
+        await address_of(run_dir)
+    finally:
+        parent.kill()
+        parent.communicate()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, [child], END_S)
+    assert not alive
+    assert not (run_dir / "frontend.address").exists()
 
 
 @in_loop
-async def test_idle_it_costs_nothing() -> None:
-    with private_dir() as run_dir, frontend(run_dir) as process:
+async def test_idle_it_costs_nothing(run_dir: Path) -> None:
+    with frontend(run_dir) as process:
         async with FakeScheduler(run_dir), channel_to(run_dir) as channel:
             await generate_when_ready(channel, "x")
             cpu = psutil.Process(process.pid)
@@ -193,13 +192,13 @@ async def test_idle_it_costs_nothing() -> None:
 
 @pytest.mark.slow
 @in_loop
-async def test_ten_thousand_requests_leave_no_memory_behind() -> None:
+async def test_ten_thousand_requests_leave_no_memory_behind(run_dir: Path) -> None:
     """Answered, cancelled and refused ones, with text, stop strings and errors."""
 
     def answer(submit: Submit) -> list[int]:
         return prompt_of(submit)[:20]
 
-    with private_dir() as run_dir, frontend(run_dir) as process:
+    with frontend(run_dir) as process:
         async with FakeScheduler(run_dir, answer) as fake, channel_to(run_dir) as channel:
             await generate_when_ready(channel, "x")
             stub = generation_stub(channel)

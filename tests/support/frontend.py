@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 import grpc
 import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend_svc.server import Frontend
 from frontend_svc.settings import Settings
@@ -28,6 +29,11 @@ TEST_S = 60.0
 NOON = datetime(2026, 2, 3, 12, 0, tzinfo=UTC)
 
 DEFAULTS = Settings(drain_timeout_s=5.0)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+Stream = grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,9 +68,7 @@ class Running:
     models: "ModelServiceAsyncStub"
     channel: grpc.aio.Channel
 
-    def generate(
-        self, request: pb.GenerateRequest, timeout: float | None = 20.0
-    ) -> "grpc.aio.UnaryStreamCall[pb.GenerateRequest, pb.GenerateResponse]":
+    def generate(self, request: pb.GenerateRequest, timeout: float | None = 20.0) -> Stream:
         return self.generation.Generate(request, timeout=timeout)
 
 
@@ -101,6 +105,23 @@ async def running(
         generation = generation_stub(channel)
         await serving(models, ready=ready)
         yield Running(frontend, fake, address, generation, models, channel)
+
+
+@asynccontextmanager
+async def begun(
+    run_dir: Path, settings: Settings = DEFAULTS
+) -> AsyncIterator[tuple[Running, Stream, int]]:
+    """As `running`, with one stream that has got nothing yet, and its request's key."""
+    async with running(run_dir, lambda _: None, settings=settings) as it:
+        call = it.generate(pb.GenerateRequest(text="x"))
+        [key] = await it.scheduler.submitted()
+        yield it, call, key
+
+
+async def health_of(channel: grpc.aio.Channel, service: str = "") -> int:
+    stub = health_pb2_grpc.HealthStub(channel)
+    request = health_pb2.HealthCheckRequest(service=service)
+    return cast("int", (await stub.Check(request, wait_for_ready=True)).status)
 
 
 async def serving(models: "ModelServiceAsyncStub", *, ready: bool = True) -> None:

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import grpc.aio
@@ -27,7 +28,6 @@ from tests.support.frontend import (
     frontend_alone,
     in_loop,
     next_message,
-    private_dir,
     receive,
     running,
     until,
@@ -82,41 +82,40 @@ def unreadable(it: Running) -> "grpc.aio.UnaryStreamCall[bytes, pb.GenerateRespo
 
 
 @in_loop
-async def test_every_call_is_counted_once_with_how_it_ended() -> None:
+async def test_every_call_is_counted_once_with_how_it_ended(run_dir: Path) -> None:
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, settings=asked) as it:
-            await receive(it.generate(request(1, 2, 3)))
-            await receive(it.generate(request(1, 2, 3, 4, EOS)))
-            await receive(it.generate(request(*range(200))))  # too long
-            await receive(it.generate(pb.GenerateRequest()))  # no prompt
-            await receive(unreadable(it))
-            it.scheduler.answer = lambda _: None
-            with suppress(grpc.aio.AioRpcError):  # its deadline passes
-                await it.generate(request(5), timeout=0.05).read()
-            call = it.generate(request(6))
-            await it.scheduler.until(lambda: len(it.scheduler.submits) == 4)
-            call.cancel()
-            seen = await wait_for(
-                asked.metrics_port,
-                lambda seen: sum(ends(seen).values()) == 7,
-            )
-            assert ends(seen) == {
-                ("OK", ""): 2,
-                ("INVALID_ARGUMENT", "TOO_LONG"): 1,
-                ("INVALID_ARGUMENT", "INVALID_FIELD"): 2,
-                ("DEADLINE_EXCEEDED", ""): 1,
-                ("CANCELLED", ""): 1,
-            }
-            assert seen.value("requests_started_total", method="Generate") == 7
-            assert seen.value("answers_total", reason="LENGTH") == 1
-            assert seen.value("answers_total", reason="STOP") == 1
-            assert seen.value("streams") == 0
-            assert seen.value("prompt_tokens_total") == 8
-            assert seen.value("cached_prompt_tokens_total") == 2, "as the fake scheduler says"
-            assert seen.value("output_tokens_total") == 8
-            for name in ("queued", "first_token", "token_interval", "stream_pause", "answer"):
-                assert seen.value(f"{name}_seconds_count") == 2
+    async with running(run_dir, settings=asked) as it:
+        await receive(it.generate(request(1, 2, 3)))
+        await receive(it.generate(request(1, 2, 3, 4, EOS)))
+        await receive(it.generate(request(*range(200))))  # too long
+        await receive(it.generate(pb.GenerateRequest()))  # no prompt
+        await receive(unreadable(it))
+        it.scheduler.answer = lambda _: None
+        with suppress(grpc.aio.AioRpcError):  # its deadline passes
+            await it.generate(request(5), timeout=0.05).read()
+        call = it.generate(request(6))
+        await it.scheduler.until(lambda: len(it.scheduler.submits) == 4)
+        call.cancel()
+        seen = await wait_for(
+            asked.metrics_port,
+            lambda seen: sum(ends(seen).values()) == 7,
+        )
+        assert ends(seen) == {
+            ("OK", ""): 2,
+            ("INVALID_ARGUMENT", "TOO_LONG"): 1,
+            ("INVALID_ARGUMENT", "INVALID_FIELD"): 2,
+            ("DEADLINE_EXCEEDED", ""): 1,
+            ("CANCELLED", ""): 1,
+        }
+        assert seen.value("requests_started_total", method="Generate") == 7
+        assert seen.value("answers_total", reason="LENGTH") == 1
+        assert seen.value("answers_total", reason="STOP") == 1
+        assert seen.value("streams") == 0
+        assert seen.value("prompt_tokens_total") == 8
+        assert seen.value("cached_prompt_tokens_total") == 2, "as the fake scheduler says"
+        assert seen.value("output_tokens_total") == 8
+        for name in ("queued", "first_token", "token_interval", "stream_pause", "answer"):
+            assert seen.value(f"{name}_seconds_count") == 2
 
 
 async def one_slow_answer(it: Running, port: int) -> tuple[Scrape, Scrape]:
@@ -133,11 +132,10 @@ async def one_slow_answer(it: Running, port: int) -> tuple[Scrape, Scrape]:
 
 
 @in_loop
-async def test_times_of_an_answer_are_in_seconds() -> None:
+async def test_times_of_an_answer_are_in_seconds(run_dir: Path) -> None:
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, lambda _: None, settings=asked) as it:
-            middle, end = await one_slow_answer(it, asked.metrics_port)
+    async with running(run_dir, lambda _: None, settings=asked) as it:
+        middle, end = await one_slow_answer(it, asked.metrics_port)
     assert middle.value("streams") == 1
     assert middle.value("first_token_seconds_count") == 1
     assert middle.value("answer_seconds_count") == 0
@@ -150,42 +148,40 @@ async def test_times_of_an_answer_are_in_seconds() -> None:
 
 
 @in_loop
-async def test_tokens_that_the_client_brought_are_not_counted_again() -> None:
+async def test_tokens_that_the_client_brought_are_not_counted_again(run_dir: Path) -> None:
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, lambda _: None, settings=asked) as it:
-            call = it.generate(request(1, 2, max_tokens=4))
-            [key] = await it.scheduler.submitted()
-            await it.scheduler.tokens(key, [7, 8])
-            await next_message(call)
-            token = dict(await call.initial_metadata())["x-resume-token"]
-            call.cancel()
-            resumed = request(1, 2, max_tokens=4)
-            resumed.resume.token, resumed.resume.token_ids[:] = str(token), [7, 8]
-            again = it.generate(resumed)
-            await it.scheduler.until(lambda: len(it.scheduler.submits) == 2)
-            _, key = it.scheduler.submits
-            await it.scheduler.tokens(key, [9, 10], FinishReason.LENGTH)
-            await receive(again, count=2)
-            seen = await wait_for(
-                asked.metrics_port, lambda seen: seen.value("output_tokens_total") >= 4
-            )
-            assert seen.value("output_tokens_total") == 4
-            assert seen.value("answers_total", reason="LENGTH") == 1
+    async with running(run_dir, lambda _: None, settings=asked) as it:
+        call = it.generate(request(1, 2, max_tokens=4))
+        [key] = await it.scheduler.submitted()
+        await it.scheduler.tokens(key, [7, 8])
+        await next_message(call)
+        token = dict(await call.initial_metadata())["x-resume-token"]
+        call.cancel()
+        resumed = request(1, 2, max_tokens=4)
+        resumed.resume.token, resumed.resume.token_ids[:] = str(token), [7, 8]
+        again = it.generate(resumed)
+        await it.scheduler.until(lambda: len(it.scheduler.submits) == 2)
+        _, key = it.scheduler.submits
+        await it.scheduler.tokens(key, [9, 10], FinishReason.LENGTH)
+        await receive(again, count=2)
+        seen = await wait_for(
+            asked.metrics_port, lambda seen: seen.value("output_tokens_total") >= 4
+        )
+        assert seen.value("output_tokens_total") == 4
+        assert seen.value("answers_total", reason="LENGTH") == 1
 
 
 # -- the scheduler's condition ---------------------------------------------------------------------
 
 
 @in_loop
-async def test_what_the_scheduler_said_last_is_shown() -> None:
+async def test_what_the_scheduler_said_last_is_shown(run_dir: Path) -> None:
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, settings=asked) as it:
-            await it.scheduler.tell(status(steps=99))
-            seen = await wait_for(
-                asked.metrics_port, lambda seen: seen.value("scheduler_steps_total") == 99
-            )
+    async with running(run_dir, settings=asked) as it:
+        await it.scheduler.tell(status(steps=99))
+        seen = await wait_for(
+            asked.metrics_port, lambda seen: seen.value("scheduler_steps_total") == 99
+        )
     assert seen.value("ready") == 1
     assert seen.value("model_info", model="fake", dtype="none", device="none") == 1
     assert seen.value("scheduler_policy_info", policy="fake") == 1
@@ -210,52 +206,50 @@ def is_blind(seen: Scrape) -> bool:
 
 
 @in_loop
-async def test_a_dead_scheduler_leaves_the_rest_to_be_seen() -> None:
+async def test_a_dead_scheduler_leaves_the_rest_to_be_seen(run_dir: Path) -> None:
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, settings=asked) as it:
-            await receive(it.generate(request(1, 2, 3)))
-            await it.scheduler.close()
-            seen = await wait_for(asked.metrics_port, is_blind)
-            assert ends(seen) == {("OK", ""): 1}
+    async with running(run_dir, settings=asked) as it:
+        await receive(it.generate(request(1, 2, 3)))
+        await it.scheduler.close()
+        seen = await wait_for(asked.metrics_port, is_blind)
+        assert ends(seen) == {("OK", ""): 1}
 
 
 @in_loop
-async def test_a_scheduler_that_is_not_ready_is_shown_with_what_it_has() -> None:
+async def test_a_scheduler_that_is_not_ready_is_shown_with_what_it_has(run_dir: Path) -> None:
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, settings=asked) as it:
-            await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
-            seen = await wait_for(asked.metrics_port, lambda seen: not seen.value("ready"))
-            assert seen.value("scheduler_waiting") == 2
+    async with running(run_dir, settings=asked) as it:
+        await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
+        seen = await wait_for(asked.metrics_port, lambda seen: not seen.value("ready"))
+        assert seen.value("scheduler_waiting") == 2
 
 
 @in_loop
-async def test_old_news_of_the_scheduler_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_news_of_the_scheduler_is_none(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where this front end's own loop hangs, so that nobody finds out that it is silent."""
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, settings=asked) as it:
-            it.scheduler.is_silent = True
-            monkeypatch.setattr(metrics, "STATUS_AGE_MAX_S", 0.0)
-            assert is_blind(await scraped(asked.metrics_port))
+    async with running(run_dir, settings=asked) as it:
+        it.scheduler.is_silent = True
+        monkeypatch.setattr(metrics, "STATUS_AGE_MAX_S", 0.0)
+        assert is_blind(await scraped(asked.metrics_port))
 
 
 @in_loop
-async def test_a_scrape_is_answered_while_the_event_loop_hangs() -> None:
+async def test_a_scrape_is_answered_while_the_event_loop_hangs(run_dir: Path) -> None:
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, settings=asked):
-            # Not awaited: nothing else runs on the loop meanwhile.
-            assert Scrape(asked.metrics_port).value("ready") == 1
+    async with running(run_dir, settings=asked):
+        # Not awaited: nothing else runs on the loop meanwhile.
+        assert Scrape(asked.metrics_port).value("ready") == 1
 
 
 # -- the port --------------------------------------------------------------------------------------
 
 
 @in_loop
-async def test_a_port_in_use_is_told_before_anything_is_served() -> None:
-    with private_dir() as run_dir, socket.create_server(("127.0.0.1", 0)) as other:
+async def test_a_port_in_use_is_told_before_anything_is_served(run_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
         asked = replace(DEFAULTS, port=0, metrics_port=other.getsockname()[1])
         with pytest.raises(AddressError, match=r"metrics on 127\.0\.0\.1:\d+: Address already"):
             await Frontend(RunDir(run_dir), asked, lambda: NOON).run()
@@ -264,69 +258,65 @@ async def test_a_port_in_use_is_told_before_anything_is_served() -> None:
 
 @pytest.mark.parametrize(("host", "port"), [("no.such.host.invalid", 1), ("127.0.0.1", 65536)])
 @in_loop
-async def test_an_address_that_is_none(host: str, port: int) -> None:
-    with private_dir() as run_dir:
-        async with frontend_alone(run_dir) as (frontend, _):
-            shown = Metrics(Tally(), frontend.backend)
-            with pytest.raises(AddressError, match=f"{host}:{port}"):
-                await shown.start(host, port)
-            await shown.close()
+async def test_an_address_that_is_none(run_dir: Path, host: str, port: int) -> None:
+    async with frontend_alone(run_dir) as (frontend, _):
+        shown = Metrics(Tally(), frontend.backend)
+        with pytest.raises(AddressError, match=f"{host}:{port}"):
+            await shown.start(host, port)
+        await shown.close()
 
 
 @in_loop
-async def test_further_front_ends_take_the_ports_after_it() -> None:
+async def test_further_front_ends_take_the_ports_after_it(run_dir: Path) -> None:
     port = free_port(3)
     asked = replace(DEFAULTS, metrics_port=port)
-    with private_dir() as run_dir:
-        async with (
-            running(run_dir, settings=asked),
-            frontend_alone(run_dir, replace(asked, name="frontend-3")),
-        ):
-            assert await wait_for(port, lambda seen: seen.value("ready") == 1)
-            assert await wait_for(port + 2, lambda seen: seen.value("ready") == 1)
+    async with (
+        running(run_dir, settings=asked),
+        frontend_alone(run_dir, replace(asked, name="frontend-3")),
+    ):
+        assert await wait_for(port, lambda seen: seen.value("ready") == 1)
+        assert await wait_for(port + 2, lambda seen: seen.value("ready") == 1)
 
 
 @in_loop
-async def test_a_successor_has_the_port() -> None:
+async def test_a_successor_has_the_port(run_dir: Path) -> None:
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, lambda _: None, settings=asked) as it:
-            call = it.generate(request(1))
-            [key] = await it.scheduler.submitted()
-            it.frontend.hand_over()
-            await until(lambda: not is_held(run_dir / "frontend.lock"))
-            other = Frontend(RunDir(run_dir), replace(asked, port=0), lambda: NOON)
-            ran = asyncio.create_task(other.run())
-            seen = await wait_for(asked.metrics_port, lambda seen: seen.value("ready") == 1)
-            assert ends(seen) == {}, "its own count, while the old one lets a stream finish"
-            assert seen.value("streams") == 0
-            await it.scheduler.tokens(key, [1], FinishReason.LENGTH)
-            await receive(call)
-            other.stop()
-            await ran
+    async with running(run_dir, lambda _: None, settings=asked) as it:
+        call = it.generate(request(1))
+        [key] = await it.scheduler.submitted()
+        it.frontend.hand_over()
+        await until(lambda: not is_held(run_dir / "frontend.lock"))
+        other = Frontend(RunDir(run_dir), replace(asked, port=0), lambda: NOON)
+        ran = asyncio.create_task(other.run())
+        seen = await wait_for(asked.metrics_port, lambda seen: seen.value("ready") == 1)
+        assert ends(seen) == {}, "its own count, while the old one lets a stream finish"
+        assert seen.value("streams") == 0
+        await it.scheduler.tokens(key, [1], FinishReason.LENGTH)
+        await receive(call)
+        other.stop()
+        await ran
 
 
 @in_loop
 async def test_who_connects_and_says_nothing_holds_up_nobody(
+    run_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert metrics._Handler.timeout == metrics.CLIENT_WAIT_S
     monkeypatch.setattr(metrics._Handler, "timeout", 0.3)
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, settings=asked):
-            reader, writer = await asyncio.open_connection("127.0.0.1", asked.metrics_port)
-            assert (await scraped(asked.metrics_port)).value("ready") == 1
-            async with asyncio.timeout(5):
-                assert await reader.read() == b"", "it is shown the door"
-            writer.close()
+    async with running(run_dir, settings=asked):
+        reader, writer = await asyncio.open_connection("127.0.0.1", asked.metrics_port)
+        assert (await scraped(asked.metrics_port)).value("ready") == 1
+        async with asyncio.timeout(5):
+            assert await reader.read() == b"", "it is shown the door"
+        writer.close()
 
 
 @in_loop
-async def test_without_a_port_nobody_listens() -> None:
-    with private_dir() as run_dir:
-        async with running(run_dir) as it:
-            assert it.frontend._metrics._server is None
+async def test_without_a_port_nobody_listens(run_dir: Path) -> None:
+    async with running(run_dir) as it:
+        assert it.frontend._metrics._server is None
 
 
 # -- the numbers -----------------------------------------------------------------------------------
@@ -340,17 +330,16 @@ def test_a_value_on_a_bound_belongs_to_it() -> None:
 
 
 @in_loop
-async def test_names_follow_the_conventions() -> None:
+async def test_names_follow_the_conventions(run_dir: Path) -> None:
     asked = settings()
-    with private_dir() as run_dir:
-        async with running(run_dir, settings=asked) as it:
-            page = Page(Tally(), it.frontend.backend)
-            for metric in page.collect():
-                assert metric.name.startswith("twostroke_")
-                assert not metric.name.endswith(("_ms", "_total", "_count", "_sum"))
-                assert metric.documentation.endswith(".")
-            shown = families(asked.metrics_port)
-            assert {metric.name for metric in page.collect()} <= {
-                name.removesuffix("_info") for name in shown
-            }
-            assert "process_resident_memory_bytes" in shown
+    async with running(run_dir, settings=asked) as it:
+        page = Page(Tally(), it.frontend.backend)
+        for metric in page.collect():
+            assert metric.name.startswith("twostroke_")
+            assert not metric.name.endswith(("_ms", "_total", "_count", "_sum"))
+            assert metric.documentation.endswith(".")
+        shown = families(asked.metrics_port)
+        assert {metric.name for metric in page.collect()} <= {
+            name.removesuffix("_info") for name in shown
+        }
+        assert "process_resident_memory_bytes" in shown

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,8 +17,8 @@ from svc_wire.frontend_link import PROTOCOL_VERSION, Attached
 from svc_wire.ids import FinishReason, RejectReason
 from tests.support.fake_scheduler import MODEL, FakeScheduler, echo, status
 from tests.support.frontend import (
+    begun,
     in_loop,
-    private_dir,
     receive,
     running,
     serving,
@@ -36,254 +37,215 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_loop
-async def test_streams_go_on_with_the_next_scheduler() -> None:
-    with private_dir() as run_dir:
-        first = FakeScheduler(run_dir, lambda _: None)
-        async with running(run_dir, scheduler=first) as it:
-            calls = [it.generate(pb.GenerateRequest(text="x")) for _ in range(8)]
-            keys = await first.submitted(8)
-            for key in keys[:4]:
-                await first.tokens(key, b"ab")
-            await first.close()
-            await serving(it.models, ready=False)
-            got = await receive(it.generate(pb.GenerateRequest(text="x")))
-            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "NOT_READY")
-            async with FakeScheduler(run_dir, lambda _: None) as second:
-                assert await second.submitted(8) == keys, "in the order in which they came"
-                for key in keys:
-                    before, now = first.submits[key], second.submits[key]
-                    output = np.array([*b"ab"] if key in keys[:4] else [], "<i4").tobytes()
-                    assert now == replace(before, output=output, was_accepted=True)
-                    await second.tokens(key, b"cd", FinishReason.LENGTH)
-                results = [await receive(call) for call in calls]
-                assert sorted(got.text for got in results) == ["abcd"] * 4 + ["cd"] * 4
-                await serving(it.models)
-                second.answer = echo
-                assert (await receive(it.generate(pb.GenerateRequest(text="x")))).text == "x"
-
-
-@in_loop
-async def test_whoever_leaves_while_no_scheduler_is_there_is_not_resumed() -> None:
-    with private_dir() as run_dir:
-        first = FakeScheduler(run_dir, lambda _: None)
-        async with running(run_dir, scheduler=first) as it:
-            stays, leaves = (it.generate(pb.GenerateRequest(text=text)) for text in "ab")
-            await first.submitted(2)
-            await first.close()
-            await serving(it.models, ready=False)
-            leaves.cancel()
-            await until(lambda: len(it.frontend.backend.live) == 1)
-            async with FakeScheduler(run_dir) as second:
-                assert (await receive(stays)).text == "a"
-                assert len(second.submits) == 1
-
-
-@in_loop
-async def test_whoever_leaves_after_the_resumption_is_aborted() -> None:
-    with private_dir() as run_dir:
-        first = FakeScheduler(run_dir, lambda _: None)
-        async with running(run_dir, scheduler=first) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            await first.submitted()
-            await first.close()
-            async with FakeScheduler(run_dir, lambda _: None) as second:
-                [key] = await second.submitted()
-                call.cancel()
-                await second.until(lambda: second.aborts == {key: FinishReason.ABORT})
-
-
-@in_loop
-async def test_a_scheduler_that_stays_away_ends_its_streams() -> None:
-    with private_dir() as run_dir:
-        first = FakeScheduler(run_dir, lambda _: None)
-        settings = Settings(outage_timeout_s=0.3)
-        async with running(run_dir, scheduler=first, settings=settings) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            [key] = await first.submitted()
+async def test_streams_go_on_with_the_next_scheduler(run_dir: Path) -> None:
+    first = FakeScheduler(run_dir, lambda _: None)
+    async with running(run_dir, scheduler=first) as it:
+        calls = [it.generate(pb.GenerateRequest(text="x")) for _ in range(8)]
+        keys = await first.submitted(8)
+        for key in keys[:4]:
             await first.tokens(key, b"ab")
-            await first.close()
-            async with asyncio.timeout(TOLD_S):
-                got = await receive(call)
-            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "SCHEDULER_LOST")
-            assert (got.text, got.retry_s is None) == ("ab", False)
-
-
-@in_loop
-async def test_a_resumption_that_is_rejected_ends_with_the_reason() -> None:
-    with private_dir() as run_dir:
-        first = FakeScheduler(run_dir, lambda _: None)
-        async with running(run_dir, scheduler=first) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            await first.submitted()
-            await first.close()
-            async with FakeScheduler(run_dir, lambda _: RejectReason.TOO_LONG):
-                got = await receive(call)
-            assert (got.code, got.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "TOO_LONG")
-
-
-@pytest.mark.usefixtures("quick")
-@in_loop
-async def test_a_scheduler_that_hangs_counts_as_lost_and_is_left() -> None:
-    with private_dir() as run_dir:
-        async with running(run_dir, lambda _: None) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            await it.scheduler.submitted()
-            it.scheduler.is_silent = True
-            await serving(it.models, ready=False)
-            # It comes to itself, reads what lay in its socket, and serves.
-            it.scheduler.answer = echo
-            it.scheduler.is_silent = False
-            assert (await receive(call)).text == "x"
+        await first.close()
+        await serving(it.models, ready=False)
+        got = await receive(it.generate(pb.GenerateRequest(text="x")))
+        assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "NOT_READY")
+        async with FakeScheduler(run_dir, lambda _: None) as second:
+            assert await second.submitted(8) == keys, "in the order in which they came"
+            for key in keys:
+                before, now = first.submits[key], second.submits[key]
+                output = np.array([*b"ab"] if key in keys[:4] else [], "<i4").tobytes()
+                assert now == replace(before, output=output, was_accepted=True)
+                await second.tokens(key, b"cd", FinishReason.LENGTH)
+            results = [await receive(call) for call in calls]
+            assert sorted(got.text for got in results) == ["abcd"] * 4 + ["cd"] * 4
             await serving(it.models)
+            second.answer = echo
+            assert (await receive(it.generate(pb.GenerateRequest(text="x")))).text == "x"
+
+
+@in_loop
+async def test_whoever_leaves_while_no_scheduler_is_there_is_not_resumed(run_dir: Path) -> None:
+    first = FakeScheduler(run_dir, lambda _: None)
+    async with running(run_dir, scheduler=first) as it:
+        stays, leaves = (it.generate(pb.GenerateRequest(text=text)) for text in "ab")
+        await first.submitted(2)
+        await first.close()
+        await serving(it.models, ready=False)
+        leaves.cancel()
+        await until(lambda: len(it.frontend.backend.live) == 1)
+        async with FakeScheduler(run_dir) as second:
+            assert (await receive(stays)).text == "a"
+            assert len(second.submits) == 1
+
+
+@in_loop
+async def test_whoever_leaves_after_the_resumption_is_aborted(run_dir: Path) -> None:
+    async with begun(run_dir) as (it, call, _):
+        await it.scheduler.close()
+        async with FakeScheduler(run_dir, lambda _: None) as second:
+            [key] = await second.submitted()
+            call.cancel()
+            await second.until(lambda: second.aborts == {key: FinishReason.ABORT})
+
+
+@in_loop
+async def test_a_scheduler_that_stays_away_ends_its_streams(run_dir: Path) -> None:
+    settings = Settings(outage_timeout_s=0.3)
+    async with begun(run_dir, settings=settings) as (it, call, key):
+        await it.scheduler.tokens(key, b"ab")
+        await it.scheduler.close()
+        async with asyncio.timeout(TOLD_S):
+            got = await receive(call)
+        assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "SCHEDULER_LOST")
+        assert (got.text, got.retry_s is None) == ("ab", False)
+
+
+@in_loop
+async def test_a_resumption_that_is_rejected_ends_with_the_reason(run_dir: Path) -> None:
+    async with begun(run_dir) as (it, call, _):
+        await it.scheduler.close()
+        async with FakeScheduler(run_dir, lambda _: RejectReason.TOO_LONG):
+            got = await receive(call)
+        assert (got.code, got.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "TOO_LONG")
 
 
 @pytest.mark.usefixtures("quick")
 @in_loop
-async def test_a_scheduler_that_answers_is_not_left() -> None:
-    with private_dir() as run_dir:
-        async with running(run_dir) as it:
-            await it.scheduler.until(lambda: it.scheduler.pings >= 10)
-            assert it.scheduler.attaches == 1
+async def test_a_scheduler_that_hangs_counts_as_lost_and_is_left(run_dir: Path) -> None:
+    async with begun(run_dir) as (it, call, _):
+        it.scheduler.is_silent = True
+        await serving(it.models, ready=False)
+        # It comes to itself, reads what lay in its socket, and serves.
+        it.scheduler.answer = echo
+        it.scheduler.is_silent = False
+        assert (await receive(call)).text == "x"
+        await serving(it.models)
 
 
 @pytest.mark.usefixtures("quick")
 @in_loop
-async def test_a_scheduler_that_forgot_us_is_attached_anew() -> None:
-    with private_dir() as run_dir:
-        async with running(run_dir, lambda _: None) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            await it.scheduler.submitted()
-            it.scheduler.answer = echo
-            it.scheduler.forget()
-            async with asyncio.timeout(TOLD_S):
-                assert (await receive(call)).text == "x"
-            assert it.scheduler.attaches == 2
+async def test_a_scheduler_that_answers_is_not_left(run_dir: Path) -> None:
+    async with running(run_dir) as it:
+        await it.scheduler.until(lambda: it.scheduler.pings >= 10)
+        assert it.scheduler.attaches == 1
+
+
+@pytest.mark.usefixtures("quick")
+@in_loop
+async def test_a_scheduler_that_forgot_us_is_attached_anew(run_dir: Path) -> None:
+    async with begun(run_dir) as (it, call, _):
+        it.scheduler.answer = echo
+        it.scheduler.forget()
+        async with asyncio.timeout(TOLD_S):
+            assert (await receive(call)).text == "x"
+        assert it.scheduler.attaches == 2
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"\x91\xa7Unknown1"])
 @in_loop
-async def test_a_scheduler_that_talks_nonsense_is_left(data: bytes) -> None:
-    with private_dir() as run_dir:
-        async with running(run_dir, lambda _: None) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            await it.scheduler.submitted()
-            it.scheduler.answer = echo
-            await it.scheduler.send_raw(data)
-            assert (await receive(call)).text == "x"
-            assert it.scheduler.detaches == 1
-            await serving(it.models)
+async def test_a_scheduler_that_talks_nonsense_is_left(run_dir: Path, data: bytes) -> None:
+    async with begun(run_dir) as (it, call, _):
+        it.scheduler.answer = echo
+        await it.scheduler.send_raw(data)
+        assert (await receive(call)).text == "x"
+        assert it.scheduler.detaches == 1
+        await serving(it.models)
 
 
 @pytest.mark.usefixtures("quick")
 @in_loop
-async def test_a_scheduler_without_a_model_is_asked_until_it_has_one() -> None:
-    with private_dir() as run_dir:
-        fake = FakeScheduler(run_dir)
-        known, fake.attached = fake.attached, None
-        fake.status = status(ready=False, reason="no executor is ready")
-        async with running(run_dir, scheduler=fake, ready=False) as it:
-            await fake.until(lambda: fake.attaches >= 3)
-            got = await receive(it.generate(pb.GenerateRequest(text="x")))
-            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "NOT_READY")
-            fake.attached, fake.status = known, status()
-            await serving(it.models)
+async def test_a_scheduler_without_a_model_is_asked_until_it_has_one(run_dir: Path) -> None:
+    fake = FakeScheduler(run_dir)
+    known, fake.attached = fake.attached, None
+    fake.status = status(ready=False, reason="no executor is ready")
+    async with running(run_dir, scheduler=fake, ready=False) as it:
+        await fake.until(lambda: fake.attaches >= 3)
+        got = await receive(it.generate(pb.GenerateRequest(text="x")))
+        assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "NOT_READY")
+        fake.attached, fake.status = known, status()
+        await serving(it.models)
 
 
 @pytest.mark.usefixtures("quick")
 @in_loop
 async def test_another_version_of_the_protocol_is_not_served(
+    run_dir: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with private_dir() as run_dir:
-        fake = FakeScheduler(run_dir)
-        fake.attached = Attached(PROTOCOL_VERSION + 1, MODEL, 300, 100)
-        async with running(run_dir, scheduler=fake, ready=False) as it:
-            await fake.until(lambda: fake.attaches >= 2)
-            await serving(it.models, ready=False)
+    fake = FakeScheduler(run_dir)
+    fake.attached = Attached(PROTOCOL_VERSION + 1, MODEL, 300, 100)
+    async with running(run_dir, scheduler=fake, ready=False) as it:
+        await fake.until(lambda: fake.attaches >= 2)
+        await serving(it.models, ready=False)
     log = capsys.readouterr().out
     assert log.count(f"it speaks version {PROTOCOL_VERSION + 1}") == 1, "once, not at every try"
 
 
 @in_loop
-async def test_another_model_ends_the_streams_of_the_old_one() -> None:
-    with private_dir() as run_dir:
-        async with running(run_dir, lambda _: None) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            await it.scheduler.submitted()
-            assert it.scheduler.attached is not None
-            await it.scheduler.broadcast(it.scheduler.attached)
-            other = Attached(PROTOCOL_VERSION, replace(MODEL, name="other"), 300, 50)
-            await it.scheduler.broadcast(other)
-            got = await receive(call)
-            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "EXECUTOR_LOST")
-            await serving(it.models)
-            info = await it.models.GetModelInfo(pb.GetModelInfoRequest())
-            assert (info.name, info.sequence_length_max) == ("other", 50)
-            await it.scheduler.until(lambda: len(it.scheduler.aborts) == 1)
+async def test_another_model_ends_the_streams_of_the_old_one(run_dir: Path) -> None:
+    async with begun(run_dir) as (it, call, _):
+        assert it.scheduler.attached is not None
+        await it.scheduler.broadcast(it.scheduler.attached)
+        other = Attached(PROTOCOL_VERSION, replace(MODEL, name="other"), 300, 50)
+        await it.scheduler.broadcast(other)
+        got = await receive(call)
+        assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "EXECUTOR_LOST")
+        await serving(it.models)
+        info = await it.models.GetModelInfo(pb.GetModelInfoRequest())
+        assert (info.name, info.sequence_length_max) == ("other", 50)
+        await it.scheduler.until(lambda: len(it.scheduler.aborts) == 1)
 
 
 # -- the executor behind it ------------------------------------------------------------------------
 
 
 @in_loop
-async def test_streams_do_not_wait_long_for_an_executor_that_is_away() -> None:
-    with private_dir() as run_dir:
-        settings = Settings(outage_timeout_s=0.2)
-        async with running(run_dir, lambda _: None, settings=settings) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            [key] = await it.scheduler.submitted()
-            await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
-            got = await receive(call)
-            assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "EXECUTOR_LOST")
-            assert "no executor is ready" in got.details
-            await it.scheduler.until(lambda: it.scheduler.aborts == {key: FinishReason.ABORT})
+async def test_streams_do_not_wait_long_for_an_executor_that_is_away(run_dir: Path) -> None:
+    settings = Settings(outage_timeout_s=0.2)
+    async with begun(run_dir, settings=settings) as (it, call, key):
+        await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
+        got = await receive(call)
+        assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "EXECUTOR_LOST")
+        assert "no executor is ready" in got.details
+        await it.scheduler.until(lambda: it.scheduler.aborts == {key: FinishReason.ABORT})
 
 
 @in_loop
-async def test_an_executor_that_comes_back_in_time_is_no_loss() -> None:
-    with private_dir() as run_dir:
-        settings = Settings(outage_timeout_s=5.0)
-        async with running(run_dir, lambda _: None, settings=settings) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            [key] = await it.scheduler.submitted()
-            await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
-            await it.scheduler.tell(status())
-            await it.scheduler.tokens(key, b"a", FinishReason.LENGTH)
-            assert (await receive(call)).text == "a"
+async def test_an_executor_that_comes_back_in_time_is_no_loss(run_dir: Path) -> None:
+    settings = Settings(outage_timeout_s=5.0)
+    async with begun(run_dir, settings=settings) as (it, call, key):
+        await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
+        await it.scheduler.tell(status())
+        await it.scheduler.tokens(key, b"a", FinishReason.LENGTH)
+        assert (await receive(call)).text == "a"
 
 
 @in_loop
-async def test_an_outage_that_is_over_ends_nothing_later() -> None:
-    with private_dir() as run_dir:
-        settings = Settings(outage_timeout_s=0.2)
-        async with running(run_dir, lambda _: None, settings=settings) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            [key] = await it.scheduler.submitted()
-            await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
-            await it.scheduler.tell(status())
-            await asyncio.sleep(0.4)
-            await it.scheduler.tokens(key, b"a", FinishReason.LENGTH)
-            assert (await receive(call)).text == "a"
+async def test_an_outage_that_is_over_ends_nothing_later(run_dir: Path) -> None:
+    settings = Settings(outage_timeout_s=0.2)
+    async with begun(run_dir, settings=settings) as (it, call, key):
+        await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
+        await it.scheduler.tell(status())
+        await asyncio.sleep(0.4)
+        await it.scheduler.tokens(key, b"a", FinishReason.LENGTH)
+        assert (await receive(call)).text == "a"
 
 
 @in_loop
-async def test_tokens_that_still_come_are_no_outage() -> None:
+async def test_tokens_that_still_come_are_no_outage(run_dir: Path) -> None:
     """A scheduler that shuts down is not ready, but finishes what it has."""
-    with private_dir() as run_dir:
-        settings = Settings(outage_timeout_s=0.2)
-        async with running(run_dir, lambda _: None, settings=settings) as it:
-            call = it.generate(pb.GenerateRequest(text="x"))
-            [key] = await it.scheduler.submitted()
-            await it.scheduler.tell(status(ready=False, reason="shutting down"))
-            for _ in range(10):
-                await it.scheduler.tokens(key, b"a")
-                await asyncio.sleep(0.05)
-            await it.scheduler.tokens(key, b"b", FinishReason.LENGTH)
-            assert (await receive(call)).text == "a" * 10 + "b"
+    settings = Settings(outage_timeout_s=0.2)
+    async with begun(run_dir, settings=settings) as (it, call, key):
+        await it.scheduler.tell(status(ready=False, reason="shutting down"))
+        for _ in range(10):
+            await it.scheduler.tokens(key, b"a")
+            await asyncio.sleep(0.05)
+        await it.scheduler.tokens(key, b"b", FinishReason.LENGTH)
+        assert (await receive(call)).text == "a" * 10 + "b"
 
 
 @in_loop
 async def test_a_loss_while_the_tokenizer_is_read_is_no_harm(
+    run_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reading, go_on = threading.Event(), threading.Event()
@@ -294,12 +256,11 @@ async def test_a_loss_while_the_tokenizer_is_read_is_no_harm(
         return load_model(*arguments)
 
     monkeypatch.setattr(backend, "load_model", slowly)
-    with private_dir() as run_dir:
-        first = FakeScheduler(run_dir)
-        async with running(run_dir, scheduler=first, ready=False) as it:
-            await until(reading.is_set)
-            await first.close()
-            async with FakeScheduler(run_dir):
-                go_on.set()
-                await serving(it.models)
-                assert (await receive(it.generate(pb.GenerateRequest(text="x")))).text == "x"
+    first = FakeScheduler(run_dir)
+    async with running(run_dir, scheduler=first, ready=False) as it:
+        await until(reading.is_set)
+        await first.close()
+        async with FakeScheduler(run_dir):
+            go_on.set()
+            await serving(it.models)
+            assert (await receive(it.generate(pb.GenerateRequest(text="x")))).text == "x"

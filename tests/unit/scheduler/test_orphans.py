@@ -1,9 +1,7 @@
 """Requests without a front end leave nothing behind, whatever happens to them in the same turn."""
 
 from scheduler_svc.orphans import Orphans
-from tests.unit.scheduler.test_requests import GRACE_S, World, begun, submit, vanish, world
-
-__all__ = ["world"]
+from tests.support.request_world import GRACE_S, World, begun, submit, vanish
 
 
 def test_who_ended_in_the_turn_in_which_its_front_end_went_is_no_orphan(world: World) -> None:
