@@ -16,6 +16,7 @@ from rich.table import Table
 from twostroke_client import chat as chat_repl
 from twostroke_client import local, policy_cli
 from twostroke_client.client import Client
+from twostroke_client.output import guard_stdout
 from twostroke_client.reporting import (
     EXIT_UNAVAILABLE,
     EXIT_USAGE,
@@ -249,4 +250,8 @@ def version() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    guard_stdout()
+    try:
+        app()
+    finally:
+        sys.stdout.flush()  # the last chance to say that something could not be written

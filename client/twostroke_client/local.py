@@ -4,8 +4,8 @@ They are imported when they are asked for, so that a client alone needs none of 
 """
 
 import importlib.util
+import runpy
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -67,8 +67,8 @@ def drain(run_dir: RunDirectory = None) -> None:
 def replay(context: typer.Context) -> None:
     """Run again what an executor wrote with --record, and compare the tokens."""
     require_server_parts()
-    command = [sys.executable, "-P", "-m", "executor_svc.replay", *context.args]
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
+    sys.argv[1:] = context.args
+    runpy.run_module("executor_svc.replay", run_name="__main__", alter_sys=True)
 
 
 def _order(run_dir: Path | None, role: str | None, arguments: list[str]) -> None:

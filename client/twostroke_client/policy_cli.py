@@ -1,14 +1,15 @@
 """`twostroke policy`: look at the scheduler's policy, change it, try one out; and `simulate`.
 
-Trying out runs the scheduler's own code, as a process of its own: the client imports no service.
+Trying out runs the scheduler's own code, found when it is asked for: the client imports no service.
 """
 
 import dataclasses
 import importlib.util
 import json
 import os
+import runpy
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -76,14 +77,16 @@ def simulate(context: typer.Context) -> None:
     become("scheduler_svc.simulate", context.args)
 
 
-def become(module: str, arguments: list[str]) -> NoReturn:
-    """Goes on as `python -m module`."""
+def become(module: str, arguments: list[str]) -> None:
+    """Goes on as `python -m module` would. In this process, so that its output is guarded, too."""
     missing = [part for part in SCHEDULER_PARTS if importlib.util.find_spec(part) is None]
     if missing:
         complain(f"the scheduler is not installed: there is no {', '.join(missing)}")
         stderr().print("Install it with: pip install 'twostroke[scheduler]'", style="dim")
         raise typer.Exit(EXIT_USAGE)
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+    sys.path.insert(0, os.getcwd())  # where a policy of one's own lies
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _show(state: PolicyState, as_json: bool) -> None:

@@ -3,11 +3,12 @@
 The codes tell the truth about what happened:
 
     0    done: the answer is whole, the server was stopped as asked
-    1    the server failed: a process died, an answer was cut off or could not be computed
+    1    it failed: a process died, an answer was cut off or could not be computed or written
     2    the call is wrong: unknown option, a value out of range, a prompt that can never fit
     3    the server cannot be reached, is not ready, is draining or full; later may be better
     4    the time given with --timeout is up
     130  stopped by Ctrl-C
+    141  whoever read the output has left
 """
 
 import sys
@@ -28,6 +29,8 @@ from twostroke_client.errors import (
 )
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_DEADLINE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+EXIT_NO_READER = 141
+"""That of a process which SIGPIPE has ended, for a shell."""
 
 
 @contextmanager
