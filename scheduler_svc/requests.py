@@ -141,10 +141,14 @@ class Requests:
                 strict=True,
             ):
                 self._frontends.add_token(seq_id, index, token, logprobs)
-            self.end(output.endings)
+            self._tell_ends(output.endings)
 
     def end(self, endings: Iterable[Ending]) -> None:
-        """Tells the front ends how sequences ended."""
+        """Tells the front ends how sequences ended, after what steps brought them before."""
+        self.deliver()
+        self._tell_ends(endings)
+
+    def _tell_ends(self, endings: Iterable[Ending]) -> None:
         for ending in endings:
             progress = self._progress.pop(ending.seq_id)
             self._by_stream.pop(progress.stream, None)

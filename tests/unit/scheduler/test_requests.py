@@ -1,10 +1,13 @@
 """Requests that nobody comes back for, or whose clients cancel, end; keys are used once."""
 
+import msgspec
+
 from scheduler_svc.frontends import SILENCE_MAX_S
 from svc_wire.frontend_link import (
     Abort,
 )
 from svc_wire.ids import FinishReason, RejectReason
+from tests.support.core import CAPACITY
 from tests.support.request_world import GRACE_S, World, begun, submit, vanish
 
 
@@ -64,3 +67,26 @@ def test_a_key_is_used_once(world: World) -> None:
     first.read()
     assert first.rejected == {7: RejectReason.INVALID}
     assert world.live == 1
+
+
+def test_what_was_committed_goes_out_before_an_end_that_another_executor_brings(
+    world: World,
+) -> None:
+    first = begun(world, 10)
+    world.step(11, deliver=False)
+    smaller = msgspec.structs.replace(CAPACITY, num_blocks=2)
+    world.requests.end([*world.core.executor_lost(), *world.core.attach(smaller, 2)])
+    world.turn()
+    first.read()
+    assert first.ends == {7: FinishReason.ERROR}
+    assert first.tokens[7] == [(0, 10), (1, 11)]
+
+
+def test_what_was_committed_goes_out_before_the_end_that_a_deadline_brings(world: World) -> None:
+    first = begun(world, 10)
+    world.step(11, deliver=False)
+    first.send(Abort(7, FinishReason.DEADLINE))
+    world.receive()
+    first.read()
+    assert first.ends == {7: FinishReason.DEADLINE}
+    assert first.tokens[7] == [(0, 10), (1, 11)]
