@@ -17,6 +17,7 @@ from scheduler_svc.simulate import cost, report
 from scheduler_svc.simulate.machine import Machine, Outcome
 from scheduler_svc.simulate.traces import read_trace
 from scheduler_svc.simulate.workload import Arrival, Stream, WorkloadError, poisson
+from svc_shell.sizes import parse_bytes
 
 EXIT_USAGE = 2
 WIDTH_OF_FILES = 120
@@ -63,6 +64,14 @@ def main(
     blocks: Annotated[
         int | None, typer.Option(min=1, help="KV blocks, if not as measured.")
     ] = None,
+    swap_memory: Annotated[
+        int,
+        typer.Option(
+            parser=parse_bytes,
+            metavar="SIZE",
+            help="Host memory for KV of requests that have to wait again; 0: none.",
+        ),
+    ] = "4GiB",  # type: ignore[assignment]
     running_max: Annotated[int, typer.Option(min=1)] = 256,
     step_tokens_max: Annotated[int, typer.Option(min=1)] = 2048,
     itl_target_ms: Annotated[float, typer.Option(min=0.0)] = 0.0,
@@ -93,7 +102,8 @@ def main(
     outcomes = []
     for each in policies:
         began_s = time.perf_counter()
-        outcome = Machine(each, model, config).run(arrivals, deadline or math.inf)
+        machine = Machine(each, model, config, swap_bytes=swap_memory)
+        outcome = machine.run(arrivals, deadline or math.inf)
         outcomes.append(outcome)
         _say_pace(outcome, time.perf_counter() - began_s)
     out = Console(highlight=False)
@@ -102,6 +112,8 @@ def main(
     out.print(report.table(outcomes))
     if len(report.by_tenant(outcomes[0].lives)) > 1:
         out.print("", report.tenant_table(outcomes), sep="\n")
+    if any(outcome.preemptions for outcome in outcomes):
+        out.print("", report.memory_table(outcomes), sep="\n")
     if picture:
         report.draw(outcomes, picture, f"{len(arrivals)} requests, {model.name}")
 

@@ -2,10 +2,12 @@
 
     products_s = sqrt(base_s ** 2 + (input tokens * token_s) ** 2)
     step_s     = products_s + rows * row_s + context tokens * context_token_s
+    copies_s   = KV blocks copied to host memory or back * block_copy_s, before the step
 
 `base_s` is reading the weights and `token_s` the arithmetic of one input token; the two overlap, so
 few tokens are free and many cost what their arithmetic does. `context_token_s` is reading the KV of
-one token. Such a model is right within a few per cent over decode steps and prompts alike.
+one token. Such a model is right within a few per cent over decode steps and prompts alike. That
+nothing is computed while blocks are copied is for the worst: an executor may hide some of it.
 """
 
 import json
@@ -40,6 +42,9 @@ class StepSample:
     context_tokens: int
     """KV that the rows read, all together."""
     step_s: float
+    """With the time that its copies took."""
+    copies: int = 0
+    """KV blocks copied to host memory or back before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +58,10 @@ class CostModel:
     row_s: float
     context_token_s: float
     token_s: float
+    block_copy_s: float
     num_blocks: int
     block_size: int
+    block_bytes: int
     model_len_max: int
 
     @overload
@@ -113,27 +120,28 @@ def load_samples(path: Path) -> list[StepSample]:
 def fit(samples: Sequence[StepSample], like: CostModel, name: str) -> CostModel:
     """The model that comes closest to the samples, relative to each; sizes are those of `like`.
 
-    Raises CostError if the samples do not tell the four costs apart.
+    So is what a copy costs, where no sample has one. Raises CostError if the samples do not tell
+    the costs apart.
     """
     took_s = np.array([sample.step_s for sample in samples])
     rows = np.array([sample.rows for sample in samples], float)
     tokens = rows + [sample.prompt_tokens for sample in samples]
     context = np.array([sample.context_tokens for sample in samples], float)
-    costs = np.array([took_s.min(), (took_s / tokens).min(), 0.0, 0.0])
+    copies = np.array([sample.copies for sample in samples], float)
+    linear = np.stack([rows, context, copies] if copies.any() else [rows, context], axis=1)
+    costs = np.array([took_s.min(), (took_s / tokens).min(), *np.zeros(linear.shape[1])])
     for _ in range(FIT_ROUNDS):  # Gauss and Newton's: only the products are not linear
-        base_s, token_s, row_s, context_token_s = costs
+        base_s, token_s = costs[:2]
         products_s = np.hypot(base_s, tokens * token_s)
-        slopes = np.stack(
-            [base_s / products_s, tokens**2 * token_s / products_s, rows, context], axis=1
-        )
-        missing_s = took_s - (products_s + rows * row_s + context * context_token_s)
+        slopes = np.column_stack([base_s / products_s, tokens**2 * token_s / products_s, linear])
+        missing_s = took_s - (products_s + linear @ costs[2:])
         step, _, rank, _ = np.linalg.lstsq(slopes / took_s[:, None], missing_s / took_s, rcond=None)
-        if len(samples) < 4 or rank < 4:
-            raise CostError("the steps must differ in rows, prompt tokens and context tokens")
+        if len(samples) < len(costs) or rank < len(costs):
+            raise CostError("the steps must differ in rows, prompt, context and copies")
         costs += step
     if not (costs >= 0).all():
         raise CostError(f"the steps contradict the model: it would take costs of {costs.tolist()}")
-    base_s, token_s, row_s, context_token_s = costs.tolist()
+    base_s, token_s, row_s, context_token_s, *copy_s = costs.tolist()
     return replace(
         like,
         name=name,
@@ -142,4 +150,5 @@ def fit(samples: Sequence[StepSample], like: CostModel, name: str) -> CostModel:
         token_s=token_s,
         row_s=row_s,
         context_token_s=context_token_s,
+        block_copy_s=copy_s[0] if copy_s else like.block_copy_s,
     )

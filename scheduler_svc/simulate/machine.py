@@ -71,6 +71,14 @@ class Outcome:
     end_s: float = 0.0
     steps: int = 0
     preemptions: int = 0
+    copies_out: int = 0
+    """KV blocks that were copied to host memory."""
+    copies_in: int = 0
+    copying_s: float = 0.0
+    recomputed_tokens: int = 0
+    """Input tokens that were computed before, and are again for lack of their KV."""
+    recomputing_s: float = 0.0
+    """Their arithmetic: what they add to steps that read prompts besides."""
     reliefs: int = 0
     policy_fault: str = ""
 
@@ -84,6 +92,7 @@ class _Flight:
     tokens: int
     context_tokens: int
     begin_s: float
+    """When its copies are done: they do not count as computing."""
     end_s: float
 
     @property
@@ -97,9 +106,15 @@ class Machine:
     """Runs one workload to its end; `run` may be called once."""
 
     def __init__(
-        self, policy: Policy, cost: CostModel, config: SchedulerConfig, *, coasts: bool = True
+        self,
+        policy: Policy,
+        cost: CostModel,
+        config: SchedulerConfig,
+        *,
+        swap_bytes: int = 0,
+        coasts: bool = True,
     ) -> None:
-        """`coasts`: whether to take steady steps many at once."""
+        """`swap_bytes`: host memory for KV. `coasts`: whether to take steady steps many at once."""
         self._cost = cost
         self._coasts = coasts
         self._core = Scheduler(config, policy)
@@ -112,12 +127,15 @@ class Machine:
             lanes=config.running_max,
             model_len_max=cost.model_len_max,
             vocab_size=2 * NAMES,
+            host_blocks=swap_bytes // cost.block_bytes,
+            block_copy_ns=round(cost.block_copy_s * 1e9),
         )
         self._core.attach(capacity, EPOCH)
         self._status = np.full(config.running_max, RowStatus.OK, np.uint8)
         self._tokens = np.full(config.running_max, TOKEN, np.int32)
         self._now_s = 0.0
         self._free_at_s = 0.0
+        self._copies_out = self._copies_in = 0
         self._in_flight: deque[_Flight] = deque()
         self._lives: dict[SeqId, Life] = {}
         self._deadlines: list[tuple[float, SeqId]] = []
@@ -175,7 +193,10 @@ class Machine:
         """Plans what the depth allows; the executor computes one step after the other."""
         while planned := self._core.plan(None):
             rows, context_tokens = planned.rows, int(np.add.reduce(planned.stop))
-            begin_s = max(self._free_at_s, self._now_s)
+            self._copies_out += planned.copies_out
+            self._copies_in += planned.copies_in
+            copies = planned.copies_out + planned.copies_in
+            begin_s = max(self._free_at_s, self._now_s) + copies * self._cost.block_copy_s
             took_s = self._cost.step_s(rows, planned.tokens - rows, context_tokens)
             self._free_at_s = begin_s + took_s
             self._in_flight.append(
@@ -259,6 +280,11 @@ class Machine:
             end_s=self._now_s,
             steps=stats.steps,
             preemptions=stats.preemptions,
+            copies_out=self._copies_out,
+            copies_in=self._copies_in,
+            copying_s=(self._copies_out + self._copies_in) * self._cost.block_copy_s,
+            recomputed_tokens=stats.recomputed_tokens,
+            recomputing_s=stats.recomputed_tokens * self._cost.token_s,
             reliefs=stats.reliefs,
             policy_fault=self._core.policy_fault,
         )

@@ -1,4 +1,4 @@
-"""What a simulation says: one line a policy, one a tenant, and a picture."""
+"""What a simulation says: one line a policy, one a tenant, what memory cost, and a picture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -122,6 +122,25 @@ def tenant_table(outcomes: Sequence[Outcome]) -> Table:
                 f"{found.ttft_p99_s:.3f}",
                 str(found.missed),
             )
+    return result
+
+
+def memory_table(outcomes: Sequence[Outcome]) -> Table:
+    """One line a policy: what it took to go on with those who were pre-empted."""
+    result = Table("policy", box=None)
+    for column in ("pre-empted", "blocks out", "blocks in", "time copying",
+                   "tokens again", "time for them"):  # fmt: skip
+        result.add_column(column, justify="right")
+    for outcome in outcomes:
+        result.add_row(
+            outcome.policy,
+            f"{outcome.preemptions:,}",
+            f"{outcome.copies_out:,}",
+            f"{outcome.copies_in:,}",
+            f"{outcome.copying_s / outcome.end_s:.1%}",
+            f"{outcome.recomputed_tokens:,}",
+            f"{outcome.recomputing_s / outcome.end_s:.1%}",
+        )
     return result
 
 
