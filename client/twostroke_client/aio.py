@@ -13,6 +13,7 @@ from twostroke.v1 import generation_pb2 as pb
 from twostroke.v1.admin_pb2_grpc import AdminServiceStub
 from twostroke.v1.generation_pb2_grpc import GenerationServiceStub, ModelServiceStub
 from twostroke_client import policies, values
+from twostroke_client.address import checked
 from twostroke_client.channel import CHANNEL_OPTIONS, INFO_TIMEOUT_S
 from twostroke_client.errors import Cancelled, Unavailable, typed_errors
 from twostroke_client.exchange import Exchange, Start, whole
@@ -98,7 +99,7 @@ class AsyncClient:
         self, address: str = values.DEFAULT_ADDRESS, *, retry: RetryPolicy | None = None
     ) -> None:
         self._retry = retry or RetryPolicy()
-        self._channel = grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(checked(address), CHANNEL_OPTIONS)
         # One generated class serves both kinds of channel; its async type is for the checker only.
         self._generation = cast("GenerationServiceAsyncStub", GenerationServiceStub(self._channel))
         self._models = cast("ModelServiceAsyncStub", ModelServiceStub(self._channel))

@@ -11,6 +11,7 @@ from twostroke.v1 import generation_pb2 as pb
 from twostroke.v1.admin_pb2_grpc import AdminServiceStub
 from twostroke.v1.generation_pb2_grpc import GenerationServiceStub, ModelServiceStub
 from twostroke_client import policies, values
+from twostroke_client.address import checked
 from twostroke_client.channel import CHANNEL_OPTIONS, INFO_TIMEOUT_S
 from twostroke_client.errors import Unavailable, typed_errors
 from twostroke_client.exchange import Exchange, Start, whole
@@ -90,14 +91,14 @@ class Stream(Iterator[Delta]):
 class Client:
     """A connection to a server, for any number of threads. `address` is host:port or unix:PATH.
 
-    Connects when it is first used. Close it, or use it as a context manager.
+    Raises InvalidAddress. Connects when it is first used. Close it, or use it as a context manager.
     """
 
     def __init__(
         self, address: str = values.DEFAULT_ADDRESS, *, retry: RetryPolicy | None = None
     ) -> None:
         self._retry = retry or RetryPolicy()
-        self._channel = grpc.insecure_channel(address, CHANNEL_OPTIONS)
+        self._channel = grpc.insecure_channel(checked(address), CHANNEL_OPTIONS)
         self._generation = GenerationServiceStub(self._channel)
         self._models = ModelServiceStub(self._channel)
         self._admin = AdminServiceStub(self._channel)

@@ -5,6 +5,7 @@ TwostrokeError
 │   ├── InvalidRequest       a field has a wrong value; `field` names it
 │   ├── TooLong              prompt and max_tokens can never fit
 │   └── ModelNotFound        another model is served
+├── InvalidAddress           what a client was given as address cannot be one
 ├── Unavailable              the server cannot serve now; tried again
 │   ├── QueueFull            `retry_after_s` says when to try again
 │   ├── RefusedByPolicy      the scheduling policy does not take it now: its deadline is too near
@@ -60,6 +61,10 @@ class TooLong(RequestError):
 
 
 class ModelNotFound(RequestError):
+    pass
+
+
+class InvalidAddress(TwostrokeError):
     pass
 
 

@@ -4,7 +4,7 @@ The codes tell the truth about what happened:
 
     0    done: the answer is whole, the server was stopped as asked
     1    it failed: a process died, an answer was cut off or could not be computed or written
-    2    the call is wrong: unknown option, a value out of range, a prompt that can never fit
+    2    the call is wrong: option, value or address, or a prompt that can never fit
     3    the server cannot be reached, is not ready, is draining or full; later may be better
     4    the time given with --timeout is up
     130  stopped by Ctrl-C
@@ -20,6 +20,7 @@ from rich.console import Console
 
 from twostroke_client.errors import (
     DeadlineExceeded,
+    InvalidAddress,
     InvalidRequest,
     Lost,
     RequestError,
@@ -57,7 +58,7 @@ def reported(address: str) -> Iterator[None]:
 
 def exit_code(error: TwostrokeError) -> int:
     match error:
-        case RequestError():
+        case RequestError() | InvalidAddress():
             return EXIT_USAGE
         case Unavailable() if not isinstance(error, Lost):
             return EXIT_UNAVAILABLE
