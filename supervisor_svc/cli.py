@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -172,7 +173,10 @@ def _run(stack: Stack, err: Console, restarts_max: int, hang_timeout_s: float) -
             sys.stdout.write(f"ready at {address}\n")
             sys.stdout.flush()
             upkeep = Upkeep(
-                stack, restarts_max=restarts_max, hang_timeout_s=hang_timeout_s, tell=err.print
+                stack,
+                restarts_max=restarts_max,
+                hang_timeout_s=hang_timeout_s,
+                tell=partial(err.print, soft_wrap=True),
             )
             rest.callback(upkeep.close)
             upkeep.run()

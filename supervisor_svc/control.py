@@ -32,6 +32,8 @@ class Restart(msgspec.Struct, frozen=True, tag=True):
 
     role: str
     arguments: tuple[str, ...] = ()
+    checks_only: bool = False
+    """Only look whether the service could start with them."""
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
@@ -42,6 +44,8 @@ Order = Restart | Drain
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+    done: str = ""
+    """What was done, for a person. Empty after a drain has begun, which takes its time."""
     error: str = ""
     """Why the order was not obeyed; empty if it was."""
     exit_status: int = 1
@@ -78,7 +82,7 @@ class Control:
             line = _read_line(connection)
             return msgspec.json.decode(line, type=Order), answer
         except (OSError, msgspec.DecodeError) as error:
-            answer.give(Reply(f"not an order: {error}"))
+            answer.give(Reply(error=f"not an order: {error}"))
             return None
 
     def __enter__(self) -> Self:
@@ -111,8 +115,8 @@ class Answer:
         self._connection.close()
 
 
-def order(run_dir: Path, order: Order) -> None:
-    """Gives an order and returns when it has been obeyed. Raises ControlError."""
+def order(run_dir: Path, order: Order) -> str:
+    """Gives an order; returns what was done when it has been obeyed. Raises ControlError."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(_name(run_dir))
@@ -131,6 +135,7 @@ def order(run_dir: Path, order: Order) -> None:
             raise ControlError(f"the instance in {run_dir} does not answer: {error}") from error
     if reply.error:
         raise ControlError(reply.error, reply.exit_status)
+    return reply.done
 
 
 def _line(order: Order) -> bytes:

@@ -2,6 +2,7 @@
 
     CHECKING ──► BESIDE  ──► STARTING ──► obeyed          scheduler, front end
     CHECKING ──► LEAVING ──► STARTING ──► obeyed          executor
+    CHECKING ──► obeyed                                   if only that was ordered
        each of them ──► refused: the one that ran goes on, or one like it is started
 
     CHECKING    a process with the new command line looks at its options and ends at once, so that
@@ -14,10 +15,11 @@
 Each state has a bound. Nothing here waits: whoever owns the loop watches everybody meanwhile.
 """
 
-from collections.abc import Sequence
 from enum import Enum, auto
 
+from supervisor_svc.arguments import with_options
 from supervisor_svc.child import KILL_WAIT_S, Child, OptionsCheck
+from supervisor_svc.control import Restart
 from supervisor_svc.stack import EXIT_FAILED, EXIT_USAGE, STOP_TIMEOUT_S, Stack
 from svc_shell.presence import holder, is_up, role_of
 
@@ -44,11 +46,16 @@ class Replacement:
     The stack's child of that name is the old one until the new one has its place.
     """
 
-    def __init__(self, stack: Stack, name: str, arguments: Sequence[str], now: float) -> None:
+    def __init__(self, stack: Stack, name: str, order: Restart, now: float) -> None:
         self._stack = stack
         self.name = name
+        self._checks_only = order.checks_only
         self._before = stack.commands[name]
-        self._command = with_options(self._before, arguments)
+        self._command = with_options(self._before, order.arguments)
+        self._vacant_since = now
+        self.vacant_s: float | None = None
+        """For how long nobody had the place; known once it has been obeyed, for others than front
+        ends, whose successors listen before they go."""
         self._state = _State.CHECKING
         self._check = OptionsCheck(name, self._command)
         self._extra: Child | None = self._check
@@ -85,7 +92,7 @@ class Replacement:
         try:
             match self._state:
                 case _State.CHECKING:
-                    self._await_check(now)
+                    return self._await_check(now)
                 case _State.BESIDE:
                     self._change_over(now)
                 case _State.LEAVING:
@@ -112,20 +119,23 @@ class Replacement:
 
     # -- the states --------------------------------------------------------------------------------
 
-    def _await_check(self, now: float) -> None:
+    def _await_check(self, now: float) -> bool:
         if not self._check.has_ended:
             self._bound(now, "has not checked its options")
-            return
+            return False
         if self._check.status != 0:
             is_usage = self._check.status == EXIT_USAGE
             raise Refused(self._check.complaint, EXIT_USAGE if is_usage else EXIT_FAILED)
         self._drop_extra()
+        if self._checks_only:
+            return True
         if self.name == "executor":
             self._stack.children[self.name].ask_to_end()
             self._go(_State.LEAVING, now, STOP_TIMEOUT_S)
         else:
             self._extra = Child(self.name, [*self._command, "--replace"])
             self._go(_State.BESIDE, now, self._stack.config.ready_timeout_s)
+        return False
 
     def _change_over(self, now: float) -> None:
         new = self._extra
@@ -135,7 +145,7 @@ class Replacement:
         if not self._has_given_way(new):
             self._bound(now, "has not taken over")
             return
-        self._extra = None
+        self._extra, self._vacant_since = None, now
         self._stack.put(new, self._command)
         self._go(_State.STARTING, now, self._stack.config.ready_timeout_s)
 
@@ -153,6 +163,7 @@ class Replacement:
             if now >= self._deadline + KILL_WAIT_S:
                 raise Refused(f"the old {self.name} (pid {old.pid}) cannot be ended")
             return
+        self._vacant_since = now
         self._stack.launch(self.name, self._command)
         self._go(_State.STARTING, now, self._stack.config.ready_timeout_s)
 
@@ -161,6 +172,8 @@ class Replacement:
         if new.has_ended:
             raise Refused(f"the new {self.name} {new.ending}")
         if is_up(self._stack.run_dir, self.name):
+            if role_of(self.name) != "frontend":
+                self.vacant_s = now - self._vacant_since
             return True
         self._bound(now, "is not up")
         return False
@@ -172,15 +185,3 @@ class Replacement:
         if now >= self._deadline:
             timeout_s = self._stack.config.ready_timeout_s
             raise Refused(f"the new {self.name} {what} within {timeout_s:g} s")
-
-
-def with_options(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """A command line with further options. Where these name a policy, the options of the one before
-    go, since hardly any other policy has them."""
-    kept = list(command)
-    if any(word == "--policy" or word.startswith("--policy=") for word in arguments):
-        while "--policy-opt" in kept:
-            at = kept.index("--policy-opt")
-            del kept[at : at + 2]
-        kept = [word for word in kept if not word.startswith("--policy-opt=")]
-    return [*kept, *arguments]

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from supervisor_svc.child import Child
+from supervisor_svc.control import Restart
 from supervisor_svc.replacement import Replacement
 from supervisor_svc.stack import Stack
 
@@ -11,14 +12,13 @@ from supervisor_svc.stack import Stack
 class Rolling:
     """A chain of Replacements, used like one. What is done stays done if a later one fails."""
 
-    def __init__(
-        self, stack: Stack, names: Sequence[str], arguments: Sequence[str], now: float
-    ) -> None:
-        first, *rest = names
+    def __init__(self, stack: Stack, names: Sequence[str], order: Restart, now: float) -> None:
         self._stack = stack
-        self._arguments = arguments
-        self._rest = deque(rest)
-        self._current = Replacement(stack, first, arguments, now)
+        self._order = order
+        self._began = now
+        self._before = {name: stack.children[name].pid for name in names}
+        self._rest = deque(names)
+        self._current = self._next(now)
 
     @property
     def name(self) -> str:
@@ -43,8 +43,24 @@ class Rolling:
             return False
         if not self._rest:
             return True
-        self._current = Replacement(self._stack, self._rest.popleft(), self._arguments, now)
+        self._current = self._next(now)
         return False
+
+    def _next(self, now: float) -> Replacement:
+        return Replacement(self._stack, self._rest.popleft(), self._order, now)
+
+    def done(self, now: float) -> str:
+        """For a person, once the order has been obeyed."""
+        if self._order.checks_only:
+            return f"the {self._order.role} could start so; nothing was restarted"
+        seconds = f"in {now - self._began:.1f} s"
+        if len(self._before) > 1:
+            return f"restarted {len(self._before)} front ends {seconds}, one after the other"
+        name, before = self.name, self._before[self.name]
+        restarted = f"restarted the {name} (pid {self._stack.pids[name]}, was {before}) {seconds}"
+        if self._current.vacant_s is None:
+            return restarted
+        return f"{restarted}, of which {self._current.vacant_s:.1f} s without one"
 
     def abandon(self) -> None:
         self._current.abandon()

@@ -15,6 +15,7 @@ import select
 import time
 from collections.abc import Callable
 
+from supervisor_svc.arguments import refusal
 from supervisor_svc.backoff import Backoff
 from supervisor_svc.control import Answer, Control, Drain, Reply, Restart
 from supervisor_svc.replacement import Refused
@@ -175,23 +176,27 @@ class Upkeep:
             answer.give(Reply(), keep=True)
         elif not (names := self._stack.names_of(order.role)):
             roles = ", ".join(dict.fromkeys(map(role_of, self._lives)))
-            reply = Reply(f"there is no {order.role}: choose of {roles}", EXIT_USAGE)
-            answer.give(reply)
+            error = f"there is no {order.role}: choose of {roles}"
+            answer.give(Reply(error=error, exit_status=EXIT_USAGE))
+        elif fault := refusal(order.role, order.arguments):
+            answer.give(Reply(error=fault, exit_status=EXIT_USAGE))
         elif order.role in self._orders:
-            answer.give(Reply(f"the {order.role} is being replaced already"))
+            answer.give(Reply(error=f"the {order.role} is being replaced already"))
         else:
-            self._tell(f"restarting the {order.role}")
-            rolling = Rolling(self._stack, names, order.arguments, time.monotonic())
+            if not order.checks_only:
+                self._tell(f"restarting the {order.role}")
+            rolling = Rolling(self._stack, names, order, time.monotonic())
             self._orders[order.role] = rolling, answer
 
     def _advance_orders(self, now: float) -> None:
         for role, (rolling, answer) in list(self._orders.items()):
-            reply = Reply()
             try:
                 if not rolling.step(now):
                     continue
+                reply = Reply(done=rolling.done(now))
+                self._tell(reply.done)
             except Refused as refused:
-                reply = Reply(str(refused), refused.exit_status)
+                reply = Reply(error=str(refused), exit_status=refused.exit_status)
                 self._tell(f"{refused}; the {rolling.name} stays as it was")
                 if rolling.is_vacant:
                     self._launch(rolling.name)
@@ -201,5 +206,5 @@ class Upkeep:
     def _abandon_orders(self) -> None:
         for rolling, answer in self._orders.values():
             rolling.abandon()
-            answer.give(Reply("the instance is shutting down"))
+            answer.give(Reply(error="the instance is shutting down"))
         self._orders.clear()

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,9 +22,13 @@ from twostroke_client.reporting import (
     reported,
     stderr,
     stdout,
+    write_line,
 )
 from twostroke_client.terminal import show
 from twostroke_client.values import Message
+
+if TYPE_CHECKING:
+    from supervisor_svc.control import Order
 
 DEMO_PROMPT = "In two or three sentences: what is a two-stroke engine?"
 
@@ -50,18 +54,27 @@ def serve(context: typer.Context) -> None:
 def restart(
     context: typer.Context,
     role: Annotated[str, typer.Argument(help="scheduler, executor or frontend.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look whether it could start with these options.")
+    ] = False,
     run_dir: RunDirectory = None,
 ) -> None:
     """Replace one service of the instance on this machine; further options go to its command line.
 
     Answers that are running go on: twostroke restart scheduler --policy priority
     """
-    _order(run_dir, role, context.args)
+    require_server_parts()
+    from supervisor_svc.control import Restart
+
+    write_line(_order(run_dir, Restart(role, tuple(context.args), checks_only=check)))
 
 
 def drain(run_dir: RunDirectory = None) -> None:
     """End the instance on this machine when its running answers are finished; waits for that."""
-    _order(run_dir, None, [])
+    require_server_parts()
+    from supervisor_svc.control import Drain
+
+    _order(run_dir, Drain())
 
 
 def replay(context: typer.Context) -> None:
@@ -71,13 +84,12 @@ def replay(context: typer.Context) -> None:
     runpy.run_module("executor_svc.replay", run_name="__main__", alter_sys=True)
 
 
-def _order(run_dir: Path | None, role: str | None, arguments: list[str]) -> None:
-    require_server_parts()
+def _order(run_dir: Path | None, order: "Order") -> str:
+    """What was done."""
     from supervisor_svc import control
 
-    order = control.Restart(role, tuple(arguments)) if role else control.Drain()
     try:
-        control.order(control.find_instance(run_dir), order)
+        return control.order(control.find_instance(run_dir), order)
     except control.ControlError as error:
         complain(str(error))
         raise typer.Exit(error.exit_status) from error

@@ -1,6 +1,7 @@
 """Orders to a supervisor: services are replaced while it goes on watching everybody."""
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -68,6 +69,47 @@ def test_a_wrong_option_disturbs_nobody_and_its_reason_is_told(run_dir: Path) ->
         assert stack.pids == before
         assert stack.commands["scheduler"][-1] != "wrong"
     assert said[-1].endswith("Invalid value: bad; the frontend stays as it was")
+
+
+def test_a_check_disturbs_nobody(run_dir: Path) -> None:
+    with kept(run_dir) as (stack, _):
+        before, commands = stack.pids, dict(stack.commands)
+        for role in ("scheduler", "executor", "frontend"):
+            checked = control.order(run_dir, Restart(role, ("quick",), checks_only=True))
+            assert checked == f"the {role} could start so; nothing was restarted"
+            with pytest.raises(ControlError, match="Invalid value: bad") as refused:
+                control.order(run_dir, Restart(role, ("wrong",), checks_only=True))
+            assert refused.value.exit_status == EXIT_USAGE
+        assert (stack.pids, stack.commands) == (before, commands)
+
+
+@pytest.mark.parametrize(
+    ("role", "argument", "why"),
+    [
+        ("frontend", "--port=1", "does not move the front ends.* for another --port, drain"),
+        ("frontend", "--host", "does not move the front ends.* for another --host, drain"),
+        ("frontend", "--name=frontend-7", "--name is not for an order to say"),
+        ("executor", "--check", "--check is not for an order to say"),
+        ("scheduler", "--run-dir", "--run-dir is not for an order to say"),
+    ],
+)
+def test_what_an_order_may_not_say(run_dir: Path, role: str, argument: str, why: str) -> None:
+    with kept(run_dir) as (stack, _):
+        before = stack.pids
+        with pytest.raises(ControlError, match=why) as refused:
+            control.order(run_dir, Restart(role, (argument, "1")))
+        assert (refused.value.exit_status, stack.pids) == (EXIT_USAGE, before)
+
+
+def test_what_was_done_is_told(run_dir: Path) -> None:
+    with kept(run_dir) as (stack, said):
+        for role in ("executor", "scheduler", "frontend"):
+            before = stack.pids[role]
+            done = control.order(run_dir, Restart(role))
+            told = rf"restarted the {role} \(pid {stack.pids[role]}, was {before}\) in \d+\.\d s"
+            vacant = "" if role == "frontend" else r", of which \d+\.\d s without one"
+            assert re.fullmatch(told + vacant, done)
+            assert said[-1] == done
 
 
 def test_everybody_is_watched_while_a_service_is_replaced(run_dir: Path) -> None:

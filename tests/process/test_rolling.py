@@ -68,7 +68,8 @@ def test_an_order_replaces_all_and_does_not_wait_for_the_streams_of_the_old_ones
     with kept(run_dir, frontends=2, frontend="lingers") as (it, _):
         until(lambda: all(is_up(run_dir, name) for name in NAMES[:2]))
         before = it.pids
-        control.order(run_dir, Restart("frontend", ("quick",)))
+        done = control.order(run_dir, Restart("frontend", ("quick",)))
+        assert done.startswith("restarted 2 front ends in ")
         for name in NAMES[:2]:
             assert it.pids[name] != before[name]
             assert holder(run_dir, name) == it.pids[name]

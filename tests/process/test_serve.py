@@ -139,6 +139,21 @@ def test_a_restart_takes_options_and_a_drain_waits_for_the_end(slow_steps: None)
         assert serve.leftovers() == []
 
 
+def test_a_check_leaves_the_executor_and_its_streams_alone(slow_steps: None) -> None:
+    with Serve() as serve, Client(serve.address) as client:
+        stream = client.generate([1], max_tokens=150, ignore_eos=True)
+        next(stream)
+        assert serve.command("restart", "executor", "--check") == (0, "")
+        code, said = serve.command("restart", "executor", "--check", "--model", "/no/such/model")
+        assert (code, "there is no folder /no/such/model" in said) == (2, True)
+        code, said = serve.command("restart", "frontend", "--port", "1")
+        assert (code, "does not move the front ends" in said) == (2, True)
+        *_, last = stream
+        assert last.finish is not None
+        assert serve.services["executor"].is_running()
+        assert client.server_status().epochs_lost == 0
+
+
 def test_a_killed_supervisor_leaves_no_orphans(slow_steps: None) -> None:
     with Serve() as serve, Client(serve.address) as client:
         stream = client.generate([1], max_tokens=4000, ignore_eos=True)

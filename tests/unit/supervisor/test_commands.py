@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
+from supervisor_svc.arguments import with_options
 from supervisor_svc.cli import commands
-from supervisor_svc.replacement import with_options
 
 
 def test_options_go_to_their_owner_and_absent_ones_to_nobody() -> None:
