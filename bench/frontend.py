@@ -23,7 +23,7 @@ import psutil
 import typer
 
 from tests.support.fake_scheduler import FakeScheduler
-from tests.support.frontend import private_dir
+from tests.support.tmpfs import private_dir
 from twostroke.v1 import generation_pb2 as pb
 
 GENERATE = "/twostroke.v1.GenerationService/Generate"

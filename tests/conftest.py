@@ -1,4 +1,5 @@
-"""What all tests share: golden files and how to rewrite them, and how Hypothesis searches.
+"""What all tests share: golden files and how to rewrite them, how Hypothesis searches, and that
+nothing is left behind.
 
 Hypothesis draws the same examples every time, so that a red build turns green by a
 change only; `HYPOTHESIS_PROFILE=explore` draws others, and more, when bugs are wanted.
@@ -6,11 +7,13 @@ change only; `HYPOTHESIS_PROFILE=explore` draws others, and more, when bugs are 
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.support import leftovers
 
 # Two threads of OpenMP that spin at each other's barriers, beside other processes on two cores,
 # make a step a hundred times slower. Read when torch is imported.
@@ -19,6 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts background jobs with SIGINT ignored, and ignoring is inherited: the processes of
 # tests that interrupt them would never notice.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+leftovers.mark()
 
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
@@ -33,6 +38,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite golden files and scenarios, then look at git",
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """Fails the last test of a file whose tests leave processes or directories behind."""
+    yield
+    if left := leftovers.clear():
+        pytest.fail("tests of this file left behind:\n" + "\n".join(left), pytrace=False)
 
 
 @pytest.fixture

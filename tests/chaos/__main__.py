@@ -29,6 +29,7 @@ from tests.chaos.monkey import Monkey
 from tests.support.crowd import Crowd
 from tests.support.jobs import wait_idle
 from tests.support.serve import Serve
+from tests.support.tmpfs import private_dir
 from twostroke_client import Client
 
 STREAMS, MODEL_STREAMS = 64, 16
@@ -124,14 +125,14 @@ def _memory_bytes(serve: Serve) -> int:
 @contextmanager
 def _own_tmpfs() -> Iterator[Path | None]:
     """A small tmpfs that may be filled; None where this user may not mount one."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/dev/shm") as folder:
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={SHM_SIZE},mode=0700", "tmpfs", folder]
+    with private_dir() as folder:
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={SHM_SIZE},mode=0700", "tmpfs", str(folder)]
         if subprocess.run(mount, stderr=subprocess.DEVNULL, check=False).returncode:
             _say("no tmpfs can be mounted: it will not be filled")
             yield None
             return
         try:
-            yield Path(folder)
+            yield folder
         finally:
             subprocess.run(["umount", "-l", folder], check=True)
 

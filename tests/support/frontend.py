@@ -2,9 +2,8 @@
 
 import asyncio
 import functools
-import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,13 +47,6 @@ def in_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]
         asyncio.run(asyncio.wait_for(test(*args, **kwargs), TEST_S))
 
     return run
-
-
-@contextmanager
-def private_dir() -> Iterator[Path]:
-    """Short enough for sockets, on tmpfs."""
-    with tempfile.TemporaryDirectory(prefix="ts-", dir="/dev/shm") as path:
-        yield Path(path)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,11 +5,11 @@ from pathlib import Path
 import psutil
 
 
-def users_of(run_dir: Path) -> list[psutil.Process]:
-    """Those that were told this runtime directory, except zombies."""
+def users_of(folder: Path) -> list[psutil.Process]:
+    """Those that were told this folder, or one in it, on their command line, except zombies."""
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if str(run_dir) in (process.info["cmdline"] or [])
+        if any(Path(word).is_relative_to(folder) for word in process.info["cmdline"] or ())
         and process.status() != psutil.STATUS_ZOMBIE
     ]

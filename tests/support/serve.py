@@ -14,6 +14,9 @@ from typing import Self
 
 import psutil
 
+from tests.support.processes import users_of
+from tests.support.tmpfs import SHM, private_prefix
+
 TWOSTROKE = str(Path(sys.executable).with_name("twostroke"))
 READY_S = 60.0
 ROLES = ("executor", "scheduler", "frontend")
@@ -25,7 +28,7 @@ class Serve:
     def __init__(self, *options: str, wait: bool = True, shm: Path | None = None) -> None:
         """`shm` is a tmpfs for the runtime directory, if it shall not be the machine's."""
         # Short, for it becomes part of the path of a socket.
-        self._home = tempfile.TemporaryDirectory(prefix="ts-", dir="/dev/shm")
+        self._home = tempfile.TemporaryDirectory(prefix=private_prefix(), dir=SHM)
         self._errors_path = Path(self._home.name) / "stderr"
         self._wait = wait
         self._shm = str(shm or self._home.name)
@@ -126,8 +129,11 @@ class Serve:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        for service in self.survivors(5):
+        # Also those of a supervisor that was killed before it said that they are there: one that
+        # still starts would make its directory anew.
+        for service in psutil.wait_procs(users_of(self.run_dirs), 5)[1]:
             service.kill()
+            service.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._home.cleanup()

@@ -14,6 +14,7 @@ from typing import Self
 
 import psutil
 
+from tests.support.tmpfs import SHM, private_prefix
 from twostroke_client import Client, TwostrokeError
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ class Stack:
         order: Sequence[str] = ("executor_svc", "scheduler_svc", "frontend_svc"),
         gap_s: float = 0.0,
     ) -> None:
-        self.run_dir = Path("/dev/shm") / f"twostroke-test-{os.getpid()}-{secrets.token_hex(3)}"
+        self.run_dir = SHM / f"{private_prefix()}{secrets.token_hex(3)}"
         self._logs = Path(tempfile.mkdtemp(prefix="twostroke-logs-"))
         self._arguments = {
             "executor_svc": list(executor),

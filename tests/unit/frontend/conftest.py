@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.frontend import private_dir
+from tests.support.tmpfs import private_dir
 
 
 @pytest.fixture

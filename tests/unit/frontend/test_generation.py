@@ -21,11 +21,11 @@ from tests.support.frontend import (
     Running,
     in_loop,
     next_message,
-    private_dir,
     receive,
     running,
     until,
 )
+from tests.support.tmpfs import private_dir
 from twostroke.v1 import generation_pb2 as pb
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.frontend import private_dir
 from tests.support.request_world import World
+from tests.support.tmpfs import private_dir
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from svc_wire.frontend_link import (
     Abort,
 )
 from svc_wire.ids import FinishReason, RejectReason
-from tests.support.frontend import private_dir
 from tests.support.request_world import STREAM, World, begun, submit, vanish
+from tests.support.tmpfs import private_dir
 
 
 def test_a_successor_gets_what_its_client_lacks_and_then_the_rest(world: World) -> None:
