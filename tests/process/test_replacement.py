@@ -9,9 +9,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
-from supervisor_svc import control
+from supervisor_svc import control, upkeep
 from supervisor_svc.control import ControlError, Restart
 from supervisor_svc.stack import EXIT_USAGE
 from svc_shell.presence import is_up
@@ -42,6 +43,12 @@ def test_a_restart_on_order_takes_options_and_a_bad_one_is_taken_back(run_dir: P
 
 def test_nonsense_is_no_order(run_dir: Path) -> None:
     with kept(run_dir):
+        assert b"not an order" in say(run_dir, b"nonsense")
+
+
+def test_who_says_nothing_does_not_hold_up_others(run_dir: Path) -> None:
+    with kept(run_dir), socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(f"\0{run_dir}/supervisor")
         assert b"not an order" in say(run_dir, b"nonsense")
 
 
@@ -145,6 +152,25 @@ def test_each_state_of_a_replacement_has_a_bound(
         assert time.monotonic() - began_s < 10
         until(lambda: is_up(run_dir, role))
         assert stack.commands[role][-1] != behaviour
+
+
+def test_an_executor_that_leaves_has_the_time_of_a_long_step(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be silent for so long; nobody stands beside it who could take its place."""
+    monkeypatch.setattr(upkeep, "REPLACED_HANG_S", 0.1)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.1)
+    with kept(run_dir, executor="beats") as (stack, _), ThreadPoolExecutor(1) as pool:
+        before = psutil.Process(stack.pids["executor"])
+        time.sleep(0.5)  # only what has shown a pulse can be found without one
+        before.suspend()
+        order = pool.submit(control.order, run_dir, Restart("executor"))
+        time.sleep(1.0)  # longer than others would have
+        assert before.is_running()
+        before.resume()
+        order.result(timeout=20)
+        assert stack.pids["executor"] != before.pid
+    assert (run_dir.parent / "ends").read_text().split()[0] == "executor", "it ended by itself"
 
 
 def test_a_successor_that_never_takes_over_is_given_up(run_dir: Path) -> None:

@@ -126,9 +126,10 @@ def test_a_death_before_readiness_is_not_waited_out(run_dir: Path) -> None:
 
 
 def test_readiness_has_a_bound_and_says_what_is_missing(run_dir: Path) -> None:
-    with Stack(run_dir, config(run_dir, ready_s=1.5, frontend="silent")) as stack:
+    with Stack(run_dir, config(run_dir, ready_s=0.5, frontend="silent")) as stack:
         stack.start()
-        with pytest.raises(NotReadyInTime, match=r"not ready after 1.5 s: no sign of the frontend"):
+        until(lambda: is_up(run_dir, "scheduler") and is_up(run_dir, "executor"))
+        with pytest.raises(NotReadyInTime, match=r"not ready after 0.5 s: no sign of the frontend"):
             stack.wait_ready(ignore)
 
 

@@ -17,6 +17,8 @@ from svc_shell.presence import is_up
 
 FAKE = Path(__file__).with_name("fake_service.py")
 ROLES = ("executor", "scheduler", "frontend")
+SAY_S = 20.0
+"""A supervisor answers in a second or two."""
 
 
 def config(
@@ -91,5 +93,6 @@ def say(run_dir: Path, line: bytes) -> bytes:
             connection.connect(f"\0{run_dir}/supervisor")
         except ConnectionRefusedError:
             return b""
+        connection.settimeout(SAY_S)
         connection.sendall(line + b"\n")
         return connection.recv(1000)

@@ -113,7 +113,8 @@ async def test_a_resumption_that_is_rejected_ends_with_the_reason(run_dir: Path)
 async def test_a_scheduler_that_hangs_counts_as_lost_and_is_left(run_dir: Path) -> None:
     async with begun(run_dir) as (it, call, _):
         it.scheduler.is_silent = True
-        await serving(it.models, ready=False)
+        async with asyncio.timeout(TOLD_S):
+            await serving(it.models, ready=False)
         # It comes to itself, reads what lay in its socket, and serves.
         it.scheduler.answer = echo
         it.scheduler.is_silent = False
@@ -195,6 +196,16 @@ async def test_another_model_ends_the_streams_of_the_old_one(run_dir: Path) -> N
         await it.scheduler.until(lambda: len(it.scheduler.aborts) == 1)
 
 
+@in_loop
+async def test_the_same_model_with_less_memory_goes_on(run_dir: Path) -> None:
+    async with begun(run_dir) as (it, call, key):
+        await it.scheduler.broadcast(Attached(PROTOCOL_VERSION, MODEL, 300, 50))
+        await it.scheduler.tokens(key, b"a", FinishReason.LENGTH)
+        assert (await receive(call)).text == "a"
+        info = await it.models.GetModelInfo(pb.GetModelInfoRequest())
+        assert info.sequence_length_max == 50
+
+
 # -- the executor behind it ------------------------------------------------------------------------
 
 
@@ -207,6 +218,16 @@ async def test_streams_do_not_wait_long_for_an_executor_that_is_away(run_dir: Pa
         assert (got.code, got.reason) == (grpc.StatusCode.UNAVAILABLE, "EXECUTOR_LOST")
         assert "no executor is ready" in got.details
         await it.scheduler.until(lambda: it.scheduler.aborts == {key: FinishReason.ABORT})
+
+
+@in_loop
+async def test_news_of_an_outage_do_not_prolong_it(run_dir: Path) -> None:
+    async with begun(run_dir, Settings(outage_timeout_s=0.2)) as (it, call, _):
+        for _ in range(10):
+            await it.scheduler.tell(status(ready=False, reason="no executor is ready"))
+            await asyncio.sleep(0.05)
+        assert it.scheduler.aborts, "its stream has ended long ago"
+        assert (await receive(call)).reason == "EXECUTOR_LOST"
 
 
 @in_loop

@@ -126,6 +126,16 @@ async def test_an_overflow_cancels_the_reader_and_aborts() -> None:
 
 
 @in_loop
+async def test_a_reader_may_be_late_by_what_the_buffer_holds() -> None:
+    live, aborts = live_request(buffer_tokens=3)
+    for _ in range(2):
+        commit(live, "abc")
+        assert live.overflow is None
+        assert (await live.take()).text == "abc"
+    assert not aborts
+
+
+@in_loop
 async def test_a_reader_with_nothing_to_read_is_not_slow() -> None:
     live, _ = live_request(text=False, ids=False, buffer_tokens=3)
     commit(live, "abcdefgh")

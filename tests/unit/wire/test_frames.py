@@ -21,6 +21,7 @@ from tests.support.plans import (
 )
 
 ROWS = [RowSpec(0, 0, 6, 0), RowSpec(3, 9, 10, 3)]
+COUNTS = {"epoch": 2, "step": 9, "rows": 2, "tokens": 7, "blocks": 5, "samples": 1}
 
 
 @pytest.fixture
@@ -28,6 +29,20 @@ def frame() -> PlanFrame:
     frame = PlanFrame(plan_buffer(SMALL), SMALL, writable=True)
     fill_plan(frame, ROWS, random.Random(0), epoch=2, step=9)
     return frame
+
+
+def write_copies(frame: PlanFrame) -> None:
+    """Two out of one block, two into different ones out of one host block."""
+    out, into = np.array([[1, 0], [1, 4]], np.int32), np.array([[2, 3], [3, 3]], np.int32)
+    frame.write_copies(COUNTS["blocks"], out, into)
+
+
+def test_only_the_targets_of_copies_must_differ(frame: PlanFrame) -> None:
+    write_copies(frame)
+    frame.seal(**COUNTS, copies_out=2, copies_in=2)
+    plan = frame.read(epoch=2, step=9)
+    assert plan.copies_out.tolist() == [[1, 0], [1, 4]]
+    assert plan.copies_in.tolist() == [[2, 3], [3, 3]]
 
 
 def test_a_frame_never_written_is_foreign() -> None:
@@ -99,12 +114,10 @@ def test_a_length_that_the_record_does_not_have_is_torn(frame: PlanFrame, used_b
 def test_a_value_out_of_bounds_is_invalid_and_named(
     frame: PlanFrame, name: str, index: int, value: float
 ) -> None:
-    frame.write_copies(
-        5, np.array([[1, 0], [1, 4]], np.int32), np.array([[2, 3], [3, 3]], np.int32)
-    )
+    write_copies(frame)
     array = frame.block_ids if name.startswith("copies_") else getattr(frame, name)
     array.reshape(-1)[index] = value
-    frame.seal(epoch=2, step=9, rows=2, tokens=7, blocks=5, samples=1, copies_out=2, copies_in=2)
+    frame.seal(**COUNTS, copies_out=2, copies_in=2)
     with pytest.raises(InvalidFrame, match="row_stop" if value == 10 else name):
         frame.read(epoch=2, step=9)
 

@@ -89,6 +89,29 @@ def test_the_doorbell_is_asked_for_only_by_who_sleeps(
     assert executor.publish_result(1, 2) is False
 
 
+def test_who_falls_asleep_during_a_hand_over_is_rung_for(
+    ends: tuple[SchedulerRing, ExecutorRing],
+) -> None:
+    """It has looked just before the word was written, and blocks as soon as it has said so."""
+    scheduler, executor = ends
+    scheduler._plan_word = FallsAsleep(executor)  # type: ignore[assignment]
+    assert scheduler.publish_plan(1, 1) is True
+    executor._result_word = FallsAsleep(scheduler)  # type: ignore[assignment]
+    assert executor.publish_result(1, 1) is True
+
+
+class FallsAsleep:
+    """A word whose reader does so when it is written."""
+
+    def __init__(self, reader: SchedulerRing | ExecutorRing) -> None:
+        self._reader = reader
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "value":
+            self._reader.set_waiting(True)
+        object.__setattr__(self, name, value)
+
+
 def test_each_end_can_write_its_own_frames_only(ends: tuple[SchedulerRing, ExecutorRing]) -> None:
     scheduler, executor = ends
     assert scheduler.plan_frame(1).raw.flags.writeable

@@ -129,6 +129,15 @@ def test_a_lock_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         run_dir.lock("executor")
 
 
+def test_a_lock_is_not_followed_to_another_file(tmp_path: Path) -> None:
+    run_dir, other = RunDir(tmp_path / "run"), tmp_path / "other"
+    other.write_text("of somebody else")
+    (run_dir.path / "executor.lock").symlink_to(other)
+    with pytest.raises(RunDirError, match="cannot make the lock"):
+        run_dir.lock("executor")
+    assert other.read_text() == "of somebody else"
+
+
 def test_a_lock_that_cannot_be_written_is_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
