@@ -48,7 +48,7 @@ class Condition:
         return Status(
             ready=not reason,
             reason=reason,
-            policy=self._core.policy.name,
+            policy=self._core.policy_name,
             depth=self._core.config.depth,
             waiting=stats.waiting,
             running=stats.running,

@@ -27,7 +27,7 @@ class PolicyDesk:
         return PolicyInForce(
             ticket=ask.ticket,
             error=error,
-            name=self._core.policy.name,
+            name=self._core.policy_name,
             available=tuple(names()),
             faults=stats.policy_faults,
             last_fault=self._core.policy_fault,
@@ -59,7 +59,7 @@ class PolicyDesk:
         except (PolicyNotFound, OptionError, PolicyFault) as refused:
             log.warning("policy not changed", asked=ask.name, error=str(refused))
             return str(refused)
-        log.info("policy changed", policy=policy.name, options=ask.options)
+        log.info("policy changed", policy=self._core.policy_name, options=ask.options)
         return ""
 
     def tell_faults(self) -> None:
@@ -69,7 +69,7 @@ class PolicyDesk:
             self._faults = faults
             log.error(
                 "policy replaced",
-                by=self._core.policy.name,
+                by=self._core.policy_name,
                 reason=self._core.policy_fault,
                 faults=faults,
             )

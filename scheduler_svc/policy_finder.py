@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
+from scheduler_svc.core import PolicyStalled, answers
 from scheduler_svc.core.policies import BY_NAME, OptionError, Policy
 
 GROUP = "twostroke.policies"
@@ -35,11 +36,19 @@ def make_policy(name: str, options: Mapping[str, str], *, allow_module: bool = T
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
         raise PolicyNotFound(f"{name!r} is no subclass of {Policy.__module__}.Policy")
     try:
-        return kind(options)
-    except OptionError:
+        policy = kind(options)
+        answers.name(policy.name)
+    except PolicyStalled:
         raise
-    except (Exception, SystemExit) as error:
-        raise PolicyNotFound(f"policy {name!r} cannot be made: {error!r}") from error
+    except OptionError as error:
+        raise OptionError(answers.shown(error, str)) from error
+    except answers.Unusable as wrong:
+        said = answers.shown(wrong, str)
+        raise PolicyNotFound(f"policy {name!r} calls itself {said}") from wrong
+    except BaseException as error:
+        said = answers.shown(error)
+        raise PolicyNotFound(f"policy {name!r} cannot be made: {said}") from error
+    return policy
 
 
 def _load(name: str, allow_module: bool) -> object:
@@ -50,10 +59,14 @@ def _load(name: str, allow_module: bool) -> object:
         if point := installed().get(name):
             loaded: object = point.load()
             return loaded
+    except PolicyStalled:
+        raise
     except (ImportError, AttributeError) as error:
-        raise PolicyNotFound(f"policy {name!r} cannot be loaded: {error}") from error
-    except (Exception, SystemExit) as error:
-        raise PolicyNotFound(f"policy {name!r} cannot be loaded: {error!r}") from error
+        said = answers.shown(error, str)
+        raise PolicyNotFound(f"policy {name!r} cannot be loaded: {said}") from error
+    except BaseException as error:
+        said = answers.shown(error)
+        raise PolicyNotFound(f"policy {name!r} cannot be loaded: {said}") from error
     raise PolicyNotFound(f"there is no policy {name!r}; there are: {', '.join(names())}")
 
 

@@ -2,11 +2,16 @@
 
 From then on, until the scheduler puts another policy in force, each question has the answer that
 first-come-first-served gives. So a question always has an answer, in the middle of a plan too.
+
+This is the only place where a policy's code runs, once it is made. Whatever it does is over when
+the question is: what comes out is a plain value (see `answers`) or a fault, and never an exception.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TypeVar
 
+from scheduler_svc.core import answers
 from scheduler_svc.core.policies import (
     GroupView,
     Key,
@@ -28,88 +33,71 @@ class Guard:
         self._question = question
         self.fault = ""
         kind = type(policy)
+        self.name = self._shown(kind)
+        """The policy's name, as it was when it came."""
+        self.name = self._ask("name", lambda: policy.name, self.name, answers.name)
         self.groups = kind.group is not Policy.group
         """Whether requests may wait in more than one group."""
-        self.displaces = kind.displaces and not self.groups
+        displaces = self._ask("displaces", lambda: kind.displaces, True, bool)
+        self.displaces = displaces and not self.groups
         self.counts = kind.served is not Policy.served
         """Whether the policy wants to know what was served."""
         self.picks_victims = kind.victim is not Policy.victim
 
     def key(self, request: RequestView) -> Key:
-        def is_sound(key: Key) -> bool:
-            return (
-                isinstance(key, tuple)
-                and all(isinstance(number, int | float) and number == number for number in key)
-                and bool(key)
-                and key[-1] == request.arrival
-            )
-
-        return self._ask("key", lambda: self.policy.key(request), (request.arrival,), is_sound)
+        arrival = request.arrival
+        take = partial(answers.key, arrival=arrival)
+        return self._ask("key", lambda: self.policy.key(request), (arrival,), take)
 
     def group(self, request: RequestView) -> str:
-        return self._ask(
-            "group", lambda: self.policy.group(request), "", lambda name: isinstance(name, str)
-        )
+        return self._ask("group", lambda: self.policy.group(request), "", answers.text)
 
     def rank(self, group: GroupView) -> Key:
-        def is_sound(rank: Key) -> bool:
-            return isinstance(rank, tuple) and all(
-                isinstance(number, int | float) and number == number for number in rank
-            )
-
-        return self._ask("rank", lambda: self.policy.rank(group), (), is_sound)
+        return self._ask("rank", lambda: self.policy.rank(group), (), answers.rank)
 
     def refuse(self, request: RequestView, load: LoadView) -> str | None:
-        return self._ask(
-            "refuse",
-            lambda: self.policy.refuse(request, load),
-            None,
-            lambda reason: reason is None or (isinstance(reason, str) and bool(reason)),
-        )
+        return self._ask("refuse", lambda: self.policy.refuse(request, load), None, answers.refusal)
 
     def piece(self, request: RequestView, wanted: int, room: int) -> int:
         most = min(wanted, room)
-        return self._ask(
-            "piece",
-            lambda: self.policy.piece(request, wanted, room),
-            most,
-            lambda tokens: isinstance(tokens, int) and 1 <= tokens <= most,
-        )
+        take = partial(answers.count, least=1, most=most)
+        return self._ask("piece", lambda: self.policy.piece(request, wanted, room), most, take)
 
     def victim(self, running: Sequence[RunningView]) -> int:
-        return self._ask(
-            "victim",
-            lambda: self.policy.victim(running),
-            len(running) - 1,
-            lambda index: isinstance(index, int) and 0 <= index < len(running),
-        )
+        last = len(running) - 1
+        take = partial(answers.count, least=0, most=last)
+        return self._ask("victim", lambda: self.policy.victim(running), last, take)
 
     def waits(self, group: str, others: Collection[str]) -> None:
-        self._ask("waits", lambda: self.policy.waits(group, others), None, lambda _: True)
+        self._ask("waits", lambda: self.policy.waits(group, others), None, answers.nothing)
 
     def served(self, group: str, prompt_tokens: int, output_tokens: int) -> None:
-        self._ask(
-            "served",
-            lambda: self.policy.served(group, prompt_tokens, output_tokens),
-            None,
-            lambda _: True,
-        )
+        def tell() -> None:
+            self.policy.served(group, prompt_tokens, output_tokens)
+
+        self._ask("served", tell, None, answers.nothing)
 
     def _ask(
-        self, what: str, ask: Callable[[], T], otherwise: T, is_sound: Callable[[T], bool]
+        self, what: str, ask: Callable[[], object], otherwise: T, take: Callable[[object], T]
     ) -> T:
+        """What `take` makes of the answer; `otherwise` if there is none that can be used."""
         if self.fault:
             return otherwise
         try:
-            answer = self._question.put(ask)
+            return self._question.put(lambda: take(ask()))
         except PolicyStalled:
             self._question.drop()
-            self.fault = f"{self.policy.name}: {what} did not answer"
-            return otherwise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code
-            self.fault = f"{self.policy.name}: {what} raised {error!r}"
-            return otherwise
-        if not is_sound(answer):
-            self.fault = f"{self.policy.name}: {what} answered {answer!r}"
-            return otherwise
-        return answer
+            said = "did not answer in time"
+        except answers.Unusable as wrong:
+            said = f"answered {self._shown(wrong, str)}"
+        except BaseException as error:  # noqa: BLE001 - somebody else's code, whatever it raises
+            said = f"raised {self._shown(error)}"
+        self.fault = f"{self.name}: {what} {said}"
+        return otherwise
+
+    def _shown(self, thing: object, by: Callable[[object], str] = repr) -> str:
+        try:
+            return self._question.put(lambda: answers.shown(thing, by))
+        except PolicyStalled:
+            self._question.drop()
+            return "what takes too long to show"

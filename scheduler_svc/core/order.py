@@ -40,6 +40,10 @@ class Order:
     def policy(self) -> Policy:
         return self._guard.policy
 
+    @property
+    def policy_name(self) -> str:
+        return self._guard.name
+
     def set_batch(self, batch: Batch | None) -> None:
         """Where sequences run from now on."""
         self._batch = batch
@@ -137,14 +141,14 @@ class Order:
         others = [s for s in running if s.group is not None]
         if not self._guard.picks_victims or len(others) < 2:
             return running[-1]
-        views = [
+        views = tuple(
             RunningView(
                 request=sequence.view,
                 known_tokens=self._known_tokens(sequence),
                 preemptions=sequence.preemptions,
             )
             for sequence in others
-        ]
+        )
         self._tell_served()
         return others[self._guard.victim(views)]
 

@@ -60,6 +60,11 @@ class Scheduler:
         return self._roster.order.policy
 
     @property
+    def policy_name(self) -> str:
+        """Its name, whatever it says of itself by now."""
+        return self._roster.order.policy_name
+
+    @property
     def policy_fault(self) -> str:
         """Why the last policy that was replaced was replaced; empty if none was."""
         return self._roster.order.last_fault

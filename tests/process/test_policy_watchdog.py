@@ -1,4 +1,5 @@
-"""A policy that never answers is replaced in the process that it holds up, and streams go on."""
+"""A policy that does not answer as it should is replaced in the process that it could end, and
+streams go on."""
 
 import asyncio
 import random
@@ -31,6 +32,19 @@ def test_a_policy_that_does_not_answer_is_replaced(name: str) -> None:
         assert time.monotonic() - began_s > ANSWER_S
         state = client.policy()
         assert (state.name, state.faults) == ("fcfs", 1)
-        assert state.last_fault == f"{name.lower()}: key did not answer"
+        assert state.last_fault == f"{name.lower()}: key did not answer in time"
         assert client.complete([1, 2], max_tokens=3, tenant="stuck").token_ids
         assert "policy replaced" in stack.logs()
+
+
+def test_a_policy_that_raises_what_nobody_can_show_ends_nothing() -> None:
+    chance = random.Random(4)
+    policy = ("--policy", "tests.support.stuck_policies:Rude")
+    with Stack(executor=EXECUTOR, scheduler=policy) as stack, Client(stack.address) as client:
+        jobs = [make_job(chance, client.model_info().vocab_size) for _ in range(12)]
+        jobs[6].options["tenant"] = "stuck"
+        assert asyncio.run(run_round(stack.address, jobs)).total() == len(jobs)
+        state = client.policy()
+        assert (state.name, state.faults) == ("fcfs", 1)
+        assert state.last_fault == "rude: refuse raised what cannot be shown"
+        assert client.server_status().policy == "fcfs"

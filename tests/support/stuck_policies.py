@@ -1,9 +1,9 @@
-"""Policies that do not answer when a request of the tenant `stuck` comes."""
+"""Policies that do not answer when a request of the tenant `stuck` comes, or not as they should."""
 
 import time
 from typing import ClassVar
 
-from scheduler_svc.core.policies import Fcfs, Key, RequestView
+from scheduler_svc.core.policies import Fcfs, Key, LoadView, RequestView
 
 
 class Loop(Fcfs):
@@ -29,3 +29,22 @@ class Sleeper(Fcfs):
             except Exception:  # noqa: BLE001 - as careless as a policy may be
                 continue
         return super().key(request)
+
+
+class Rude(Fcfs):
+    """Answers what cannot be sent, raises what cannot be shown, and loses its name meanwhile."""
+
+    name: ClassVar[str] = "rude"
+
+    def refuse(self, request: RequestView, load: LoadView) -> str | None:
+        Rude.name = "\udc80"
+        if request.tenant == "stuck":
+            raise Unspeakable
+        return None
+
+
+class Unspeakable(BaseException):
+    """Has no words for itself."""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt

@@ -49,7 +49,7 @@ def test_a_stall_is_a_fault() -> None:
     guard = Guard(Stalling(), question)
     view = RequestView(arrival=5, priority=0, tenant="", prompt_tokens=1, max_tokens=1)
     assert guard.key(view) == (5,)
-    assert guard.fault == "stalling: key did not answer"
+    assert guard.fault == "stalling: key did not answer in time"
     assert not question.is_open
 
 

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from scheduler_svc import policy_check, policy_finder
-from scheduler_svc.core.policies import Fair, Fcfs, OptionError
+from scheduler_svc.core.policies import BY_NAME, Fair, Fcfs, OptionError, Options
 from scheduler_svc.policy_finder import PolicyNotFound, make_policy, names, parse_options
 
 GOOD = """
@@ -91,6 +91,17 @@ def test_entry_points_are_found_and_hide_nothing(
             GOOD + "class Lifo(Raises):\n    def __init__(self, options): raise KeyError('oh')",
             r"cannot be made: KeyError\('oh'\)",
         ),
+        ("raise KeyboardInterrupt", r"cannot be loaded: KeyboardInterrupt\(\)"),
+        (
+            "raise ImportError('\udc80')".encode("unicode_escape").decode(),
+            r"cannot be loaded: \\udc80",
+        ),
+        (
+            "class Oh(Exception):\n    def __repr__(self): return 5\nraise Oh",
+            "cannot be loaded: what cannot be shown",
+        ),
+        (GOOD + "class Lifo(Raises):\n    name = 5", "calls itself 5"),
+        (GOOD + "class Lifo(Raises):\n    name = '\\udc80'", r"calls itself '\\udc80'"),
     ],
 )
 def test_whatever_a_module_does_it_ends_nobody(
@@ -99,8 +110,20 @@ def test_whatever_a_module_does_it_ends_nobody(
     (tmp_path / "wild_policies.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wild_policies", raising=False)
-    with pytest.raises(PolicyNotFound, match=says):
+    with pytest.raises(PolicyNotFound, match=says) as caught:
         make_policy("wild_policies:Lifo", {})
+    str(caught.value).encode()
+
+
+def test_what_a_policy_says_of_its_options_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Picky(Fcfs):
+        def configure(self, options: Options) -> None:
+            raise OptionError("\udc80")
+
+    monkeypatch.setitem(BY_NAME, "picky", Picky)
+    with pytest.raises(OptionError, match=r"\\udc80") as caught:
+        make_policy("picky", {})
+    str(caught.value).encode()
 
 
 def test_options_are_texts() -> None:
