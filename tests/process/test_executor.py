@@ -203,6 +203,7 @@ def test_steps_that_are_cut_off_void_kv_memory(run_dir: Path) -> None:
 
 def test_a_step_that_fails_voids_kv_memory(executor: ExecutorProcess) -> None:
     with Peer(executor.run_dir.executor_endpoint) as peer:
+        run_steps(peer, 1)  # which is known until then
         planner = run_steps(peer, 1)
         planner.sequences[0].blocks.reverse()
         planner.sequences[0].blocks[0] += 1

@@ -3,12 +3,16 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from executor_svc.hash_runner import HashRunner
 from executor_svc.recording import PLAN, Record, RecordedRunner
 from executor_svc.replay import Replay
 from svc_wire.capacity import Capacity
+from svc_wire.frames import PlanFrame
+from svc_wire.ids import NO_TOKEN
+from svc_wire.layout import plan_dtype
 from tests.support.planner import Job, Planner
 
 CAPACITY = Capacity(
@@ -31,3 +35,18 @@ def test_copies_are_in_the_record(tmp_path: Path, redacted: bool) -> None:
     replay = Replay(record, HashRunner(CAPACITY), compares=not redacted)
     replay.run()
     assert replay.steps == sum(kind == PLAN for kind, _ in record.entries())
+
+
+def test_a_redacted_record_names_no_token_at_all(tmp_path: Path) -> None:
+    """Neither those of prompts nor those at which somebody wished to stop."""
+    jobs = [Job([7] * 12, 9, stop_ids=(5, 6)), Job([8] * 3, 9)]
+    recorded = RecordedRunner(HashRunner(CAPACITY), tmp_path / "record", redacted=True)
+    Planner(recorded, jobs).run()
+    recorded.close()
+    frame = PlanFrame(bytearray(plan_dtype(CAPACITY).itemsize), CAPACITY, writable=True)
+    plans = [data for kind, data in Record(tmp_path / "record").entries() if kind == PLAN]
+    assert len(plans) > 9
+    for data in plans:
+        frame.raw[: len(data)] = np.frombuffer(data, np.uint8)
+        assert not frame.token_ids.any()
+        assert (frame.stop_ids == NO_TOKEN).all()

@@ -91,6 +91,13 @@ def test_greedy_takes_the_first_of_the_largest() -> None:
         assert sampled.status.tolist() == [RowStatus.OK] * 2
 
 
+@pytest.mark.parametrize(("top_p", "kept"), [(0.49, 1), (0.5, 1), (0.51, 2), (0.75, 2), (0.76, 3)])
+def test_top_p_keeps_the_fewest_that_reach_it(top_p: float, kept: int) -> None:
+    logits = torch.tensor([[0.5, 0.25, 0.125, 0.125]]).log()
+    drawn = draw_many(logits, 500, Path.FILTERED, temperature=1.0, top_p=top_p)
+    assert set(drawn) == set(range(kept)) | ({3} if kept == 3 else set())
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_filters_keep_what_the_reference_keeps(seed: int) -> None:
     rng = random.Random(seed)

@@ -3,9 +3,7 @@
 import msgspec
 
 from scheduler_svc.frontends import SILENCE_MAX_S
-from svc_wire.frontend_link import (
-    Abort,
-)
+from svc_wire.frontend_link import PROTOCOL_VERSION, Abort, Attach
 from svc_wire.ids import FinishReason, RejectReason
 from tests.support.core import CAPACITY
 from tests.support.request_world import GRACE_S, World, begun, submit, vanish
@@ -44,6 +42,18 @@ def test_a_silent_front_end_leaves_orphans(world: World) -> None:
     begun(world, 10)
     world.pass_time(SILENCE_MAX_S + 0.1)
     assert world.live == 1
+    world.pass_time(GRACE_S)
+    assert world.live == 0
+
+
+def test_a_front_end_that_attaches_anew_leaves_orphans(world: World) -> None:
+    """It has forgotten what it had."""
+    first = begun(world, 10)
+    first.send(Attach(PROTOCOL_VERSION, "test"))
+    world.receive()
+    world.step(11)
+    first.read()
+    assert first.tokens[7] == [(0, 10)]
     world.pass_time(GRACE_S)
     assert world.live == 0
 

@@ -120,6 +120,18 @@ def test_a_drain_turns_newcomers_away_but_hands_over(world: World) -> None:
     assert world.live == 1
 
 
+def test_an_answer_that_has_ended_is_known_no_longer(world: World) -> None:
+    first = world.connect()
+    first.send(submit(7, max_tokens=1))
+    world.receive()
+    world.step(10)
+    assert world.live == 0
+    first.send(submit(8))
+    world.receive(is_draining=True)
+    first.read()
+    assert first.rejected == {8: RejectReason.DRAINING}, "a newcomer, as far as anybody can tell"
+
+
 def test_tokens_whose_log_probabilities_nobody_kept_are_sampled_again(world: World) -> None:
     first = world.connect()
     first.send(submit(7, logprobs=0))
