@@ -74,13 +74,16 @@ def attention_ms(config: Any, rows: int, context: int) -> float:
         torch.randperm(rows * blocks, device="cuda").int(),
     )  # fmt: skip
     query = _random(rows, config.num_attention_heads, dim)
+    out = torch.empty_like(query)
     processors = torch.cuda.get_device_properties(query.device).multi_processor_count
     splits = decode_splits(rows, kv_heads, dim, processors)
 
     def enqueue() -> None:
         for layer, cache in enumerate(caches):
             call = LayerCall(layer, dim**-0.5, None, None, None)
-            paged_attention(query, cache, tables, call, rows=rows, longest=1, splits=splits)
+            paged_attention(
+                query, cache, tables, call, rows=rows, longest=1, splits=splits, out=out
+            )
 
     return graph_ms(enqueue)
 

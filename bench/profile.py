@@ -1,7 +1,9 @@
 """Where the time of decode steps goes, by kernel, and the GPU-busy share by a second measure.
 
     python -m bench.profile --shape llama-8b --batch 32 --context 600
+    python -m bench.profile --shape llama-1b --batch 32 --context 600 --chunk 400
 
+The second one profiles mixed steps: beside the rows that decode, each step computes a prompt.
 One process holds scheduler, frames and runner, so that torch's profiler sees the kernels. The busy
 share is the union of all kernels' intervals, as CUPTI saw them, over the time from the first to the
 last; it knows nothing of the events that the executor takes its own figure from. Kernels that were
@@ -46,29 +48,45 @@ def main(
     shape: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "llama-8b",
     batch: Annotated[int, typer.Option(min=1)] = 32,
     context: Annotated[int, typer.Option(min=2, help="Tokens before the steps.")] = 600,
+    chunk: Annotated[int, typer.Option(min=0, help="Tokens of the prompt in each step.")] = 0,
     steps: Annotated[int, typer.Option(min=16, help="Steps that are profiled.")] = 40,
+    attention: str = "auto",
     depth: Annotated[int, typer.Option(min=0, max=2, help="0: overlap off.")] = 1,
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         config_of(shape).save_pretrained(directory)
         config = ExecutorConfig(
-            model=shape, load_format="dummy", rows_max=batch, model_len_max=context + steps + 32,
-            num_blocks=batch * ((context + steps) // 16 + 3),
+            model=shape, load_format="dummy", rows_max=batch + 2,
+            model_len_max=max(context + steps, chunk) + 32, attention=attention,
+            num_blocks=batch * ((context + steps) // 16 + 3) + 4 * (chunk // 16 + 1),
         )  # fmt: skip
         runner = make_cuda_runner(config, Path(directory), torch.device("cuda:0"))
     driver = Driver(runner)
     rng = np.random.default_rng(0)
 
     def requests(new: int) -> list[Request]:
-        prompts = rng.integers(0, runner.capacity.vocab_size, (batch, context))
-        return [Request(prompt=p.astype(np.int32), max_tokens=new) for p in prompts]
+        """Rows that decode `new` tokens, and a prompt for every step of theirs."""
+        vocab = runner.capacity.vocab_size
+        prompts = [rng.integers(0, vocab, context).astype(np.int32) for _ in range(batch)]
+        chunks = [
+            rng.integers(0, vocab, chunk).astype(np.int32) for _ in range(new if chunk else 0)
+        ]
+        return [
+            *(Request(prompt=prompt, max_tokens=new) for prompt in prompts),
+            *(Request(prompt=prompt, max_tokens=1) for prompt in chunks),
+        ]
 
-    settings = SchedulerConfig(depth=depth, step_tokens_max=8192, prefix_cache=False)
+    tokens = batch + chunk if chunk else 8192
+    settings = SchedulerConfig(depth=depth, step_tokens_max=tokens, prefix_cache=False)
     driver.run(requests(8), settings)
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        driver.run(requests(steps), settings)
+        run = driver.run(requests(steps), settings)
     driver.close()
     _print(profiled, f"{shape}, {batch} rows, context {context}, depth {depth}", steps - 8)
+    timings = [step.timing for step in run.steps[8 - steps :]]
+    computing = np.median([t.compute_end_ns - t.compute_begin_ns for t in timings]) / 1e6
+    host = np.median([t.submitted_ns - t.received_ns for t in timings]) / 1e6
+    Console().print(f"a step: {computing:.2f} ms by events, the host's part {host:.2f} ms")
 
 
 def _print(profiled: Any, title: str, steps: int) -> None:

@@ -32,6 +32,8 @@ class StepShape:
     tokens: int
     longest: int
     """Most tokens of one row; 1 in a decode step."""
+    bucket: int
+    """Rows that are chosen for, so that few graphs serve all steps: no fewer than `rows`."""
 
     @property
     def is_decode(self) -> bool:
@@ -61,19 +63,22 @@ class TritonAttention:
         kv_slots = self._slots[step.slot].kv_slots[: step.tokens].long()
         keys[kv_slots] = key
         values[kv_slots] = value
-        return self.attend_cached(query.contiguous(), call)
+        out = query.new_empty(*query.shape[:2], value.shape[-1])
+        self.attend_cached(query.contiguous(), call, out)
+        return out
 
-    def attend_cached(self, query: Tensor, call: LayerCall) -> Tensor:
-        """query [T, Hq, D], heads contiguous; returns [T, Hq, Dv]."""
+    def attend_cached(self, query: Tensor, call: LayerCall, out: Tensor) -> None:
+        """From query [T, Hq, D], heads contiguous, to out [T, Hq, Dv]."""
         step = self._current
         kv = self._cache.keys[call.layer], self._cache.values[call.layer]
         splits = 1
         if step.is_decode:
             kv_heads, dim = kv[0].shape[2:]
             splits = decode_splits(step.rows, kv_heads, dim, self._processors)
-        return paged_attention(
-            query, kv, self._tables(step), call, rows=step.rows, longest=step.longest, splits=splits
-        )
+        paged_attention(
+            query, kv, self._tables(step), call,
+            rows=step.rows, longest=step.longest, splits=splits, out=out,
+        )  # fmt: skip
 
     @property
     def _current(self) -> StepShape:

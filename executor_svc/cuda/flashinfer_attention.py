@@ -1,9 +1,10 @@
-"""FlashInfer's kernels for mixed steps, which hold prompts or pieces of prompts.
+"""FlashInfer's kernels for mixed steps, which hold prompts or pieces of prompts, where they win.
 
 FlashInfer cuts a step into work items on the host; the list goes to the device with the plan, on
 the stream that copies. Its wrappers would also copy the tables, which are on the device already, so
 this module calls the two functions below the wrappers. Decode steps stay with our own kernels: they
-measured faster at every batch size that was tried, and they need nothing from the host.
+measured faster at every batch size that was tried, and they need nothing from the host. So do mixed
+steps that mostly decode, see attention_costs.py.
 """
 
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from executor_svc.attention import LayerCall, LayerShape
 from executor_svc.cuda.attention import StepShape, TritonAttention
+from executor_svc.cuda.attention_costs import is_ours_quicker
 from executor_svc.cuda.device_slot import DeviceSlot
 from executor_svc.cuda.kernels import early_launch
 from executor_svc.kv_cache import KvCache
@@ -31,7 +33,7 @@ _LAYOUT_NHD = 0
 
 
 class FlashInferAttention(TritonAttention):
-    """Our own kernels for decode steps, FlashInfer's for all others."""
+    """Our own kernels for steps that decode, FlashInfer's for those that are mostly prompts."""
 
     def __init__(self, cache: KvCache, slots: list[DeviceSlot], shape: LayerShape) -> None:
         super().__init__(cache, slots)
@@ -42,12 +44,16 @@ class FlashInferAttention(TritonAttention):
         self._ints = [torch.empty(_INT_BYTES, dtype=torch.uint8, device=keys.device) for _ in slots]
         self._pinned = [torch.empty(_INT_BYTES, dtype=torch.uint8, pin_memory=True) for _ in slots]
         self._work: list[Any] = [None for _ in slots]
-        """FlashInfer's description of the work list of each slot's step."""
+        """FlashInfer's description of the work list of each slot's step; None: the step is ours."""
         self._early = early_launch(keys.device)
 
     def plan(self, plan: BatchPlan, step: StepShape) -> None:
-        if step.is_decode:
-            return
+        self._work[step.slot] = None
+        if not step.is_decode and not is_ours_quicker(plan):
+            self.plan_work(plan, step)
+
+    def plan_work(self, plan: BatchPlan, step: StepShape) -> None:
+        """Makes it a step of FlashInfer's."""
         shape = self._shape
         # Copies: a plan's arrays are read-only, and torch warns of that.
         query_indptr, block_indptr, lengths = (
@@ -62,13 +68,13 @@ class FlashInferAttention(TritonAttention):
             shape.key_dim, shape.value_dim, True, -1, *split,
         )  # fmt: skip
 
-    def attend_cached(self, query: Tensor, call: LayerCall) -> Tensor:
+    def attend_cached(self, query: Tensor, call: LayerCall, out: Tensor) -> None:
         step = self._current
         plain = call.window is None and call.softcap is None and call.sinks is None
-        if step.is_decode or not plain:
-            return super().attend_cached(query, call)
+        if self._work[step.slot] is None or not plain:
+            super().attend_cached(query, call, out)
+            return
         slot = self._slots[step.slot]
-        out = torch.empty_like(query)
         self._module.paged_run(
             self._floats, self._ints[step.slot], self._work[step.slot], query,
             self._cache.keys[call.layer], self._cache.values[call.layer],
@@ -78,7 +84,6 @@ class FlashInferAttention(TritonAttention):
             None, None, None, None, None, None,
             0.0, call.scale, None, None, None, 1.0, 1e4, 0, _FLOAT_BYTES,
         )  # fmt: skip
-        return out
 
 
 def _load_module(device: torch.device, dtype: torch.dtype, shape: LayerShape) -> tuple[str, Any]:

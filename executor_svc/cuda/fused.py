@@ -4,15 +4,17 @@ Projections that read the same input become one matrix product; what lies betwee
 becomes one kernel each. The merged weights are the storage of the original parameters from then on
 (as views), so that the unfused model stays usable and nothing is held twice.
 
+A step is `enter`, attention of layer 0, `between`, attention of layer 1, ... and `leave`; what
+crosses the border of an attention lies in buffers that the caller provides.
+
 Which families may be served so is decided by their structure here, and by trial in fusing.py.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from executor_svc.attention import LayerCall
 from executor_svc.cuda.kernels import add_norm, embed_norm, rope_write, swiglu
@@ -24,7 +26,30 @@ from executor_svc.model import CausalModel
 class CachedAttention(Protocol):
     """Attention over a cache that holds the step's own keys already."""
 
-    def attend_cached(self, query: Tensor, call: LayerCall) -> Tensor: ...
+    def attend_cached(self, query: Tensor, call: LayerCall, out: Tensor) -> None:
+        """From query to out, both [T, Hq, D]."""
+
+
+class Tokens(NamedTuple):
+    """The packed tokens of a step, each [T]."""
+
+    ids: Tensor
+    positions: Tensor
+    kv_slots: Tensor
+
+    def first(self, tokens: int) -> "Tokens":
+        return Tokens(*(each[:tokens] for each in self))
+
+
+class Activations(NamedTuple):
+    """What crosses the border between attention and the rest, for T tokens."""
+
+    query: Tensor  # [T, Hq, D]
+    attended: Tensor  # [T, Hq, D]
+    residual: Tensor  # [T, N]
+
+    def first(self, tokens: int) -> "Activations":
+        return Activations(*(each[:tokens] for each in self))
 
 
 class NotFusable(Exception):
@@ -52,38 +77,73 @@ class FusedModel:
         inner = model.module.model
         self._rope = _rope_tables(inner, model, positions)
         self._layers = [_merge(*pair) for pair in _checked_layers(inner, calls)]
+        self.calls = calls
+        """What each layer asks its attention for."""
+        self._heads = model.layers[0].query_heads, model.layers[0].key_dim
         self._embedding: Tensor = inner.embed_tokens.weight
         self._final_norm: Tensor = inner.norm.weight
         self._head: Tensor = model.module.lm_head.weight
         self._eps = float(inner.norm.variance_epsilon)
 
+    def activations(self, tokens: int) -> Activations:
+        """Room for them, with anything in it."""
+        heads = self._embedding.new_empty(2, tokens, *self._heads)
+        residual = self._embedding.new_empty(tokens, self._embedding.shape[1])
+        return Activations(heads[0], heads[1], residual)
+
     def forward(
         self,
-        token_ids: Tensor,
-        positions: Tensor,
-        kv_slots: Tensor,
+        tokens: Tokens,
         keep: Tensor | None,
         cache: KvCache,
         attention: CachedAttention,
-    ) -> Tensor:
-        """Logits [S, vocab] of the tokens at `keep` [S] (None: all), for T packed tokens."""
-        layers, eps = self._layers, self._eps
-        x, residual = embed_norm(token_ids, self._embedding, layers[0].input_norm, eps)
-        for index, layer in enumerate(layers):
-            is_last = index + 1 == len(layers)
-            next_norm = self._final_norm if is_last else layers[index + 1].input_norm
-            query = rope_write(
-                layer.qkv.product(x), layer.qkv_bias, positions, kv_slots, self._rope,
-                (cache.keys[index], cache.values[index]), layer.head_norms,
-            )  # fmt: skip
-            x = attention.attend_cached(query, layer.call).flatten(1)
-            if is_last and keep is not None:
-                # Of the last layer the others leave their KV, and nothing that anybody reads.
-                x, residual = x[keep], residual[keep]
-            x = add_norm(layer.output.product(x), residual, layer.post_norm, eps)
-            x = swiglu(layer.gate_up.product(x), x.dtype)
-            x = add_norm(layer.down.product(x), residual, next_norm, eps)
-        return linear(x, self._head)
+        logits: Tensor,
+    ) -> None:
+        """Fills logits [S, vocab] of the tokens at `keep` [S] (None: all)."""
+        crossing = self.activations(len(tokens.ids))
+        self.enter(tokens, cache, crossing)
+        for call in self.calls[:-1]:
+            attention.attend_cached(crossing.query, call, crossing.attended)
+            self.between(call.layer, tokens, cache, crossing)
+        attention.attend_cached(crossing.query, self.calls[-1], crossing.attended)
+        self.leave(crossing, keep, logits)
+
+    def enter(self, tokens: Tokens, cache: KvCache, crossing: Activations) -> None:
+        """From the token ids to the query of layer 0."""
+        norm = self._layers[0].input_norm
+        x = embed_norm(tokens.ids, self._embedding, norm, self._eps, crossing.residual)
+        self._project(0, x, tokens, cache, crossing.query)
+
+    def between(self, index: int, tokens: Tokens, cache: KvCache, crossing: Activations) -> None:
+        """From what layer `index` attended to, to the query of the next layer."""
+        norm = self._layers[index + 1].input_norm
+        x = self._feed_forward(index, crossing.attended.flatten(1), crossing.residual, norm)
+        self._project(index + 1, x, tokens, cache, crossing.query)
+
+    def leave(self, crossing: Activations, keep: Tensor | None, logits: Tensor) -> None:
+        """From what the last layer attended to, to the logits of the tokens at `keep`."""
+        x, residual = crossing.attended.flatten(1), crossing.residual
+        if keep is not None:
+            # Of the last layer the others leave their KV, and nothing that anybody reads.
+            x, residual = x[keep], residual[keep]
+        x = self._feed_forward(len(self._layers) - 1, x, residual, self._final_norm)
+        torch.mm(x, self._head.T, out=logits)
+
+    def _project(
+        self, index: int, x: Tensor, tokens: Tokens, cache: KvCache, query: Tensor
+    ) -> None:
+        layer = self._layers[index]
+        rope_write(
+            layer.qkv.product(x), layer.qkv_bias, tokens.positions, tokens.kv_slots, self._rope,
+            (cache.keys[index], cache.values[index]), layer.head_norms, query,
+        )  # fmt: skip
+
+    def _feed_forward(self, index: int, x: Tensor, residual: Tensor, next_norm: Tensor) -> Tensor:
+        """What follows the attention of a layer; `residual` is changed."""
+        layer, eps = self._layers[index], self._eps
+        x = add_norm(layer.output.product(x), residual, layer.post_norm, eps)
+        x = swiglu(layer.gate_up.product(x), x.dtype)
+        return add_norm(layer.down.product(x), residual, next_norm, eps)
 
 
 def _checked_layers(inner: Any, calls: list[LayerCall]) -> list[tuple[Any, LayerCall]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from executor_svc.attention import LayerCall, attending
-from executor_svc.cuda.fused import FusedModel, NotFusable
+from executor_svc.cuda.fused import FusedModel, NotFusable, Tokens
 from executor_svc.cuda.paged_kernels import Tables, paged_attention
 from executor_svc.kv_cache import KvCache
 from executor_svc.model import CausalModel
@@ -64,13 +64,15 @@ class _TrialAttention:
         keys, values = self.cache.flat(call.layer)
         keys[self.kv_slots.long()] = key
         values[self.kv_slots.long()] = value
-        return self.attend_cached(query.contiguous(), call)
+        out = query.new_empty(*query.shape[:2], value.shape[-1])
+        self.attend_cached(query.contiguous(), call, out)
+        return out
 
-    def attend_cached(self, query: Tensor, call: LayerCall) -> Tensor:
+    def attend_cached(self, query: Tensor, call: LayerCall, out: Tensor) -> None:
         self.calls[call.layer] = call
         kv = self.cache.keys[call.layer], self.cache.values[call.layer]
-        return paged_attention(
-            query, kv, self._tables, call, rows=1, longest=_TRIAL_TOKENS, splits=1
+        paged_attention(
+            query, kv, self._tables, call, rows=1, longest=_TRIAL_TOKENS, splits=1, out=out
         )
 
 
@@ -88,7 +90,10 @@ def _trial_unfused(model: CausalModel) -> tuple[Tensor, list[LayerCall]]:
 
 def _trial_fused(model: CausalModel, fused: FusedModel) -> Tensor:
     trial = _TrialAttention(model)
-    return fused.forward(trial.token_ids, trial.positions, trial.kv_slots, None, trial.cache, trial)
+    tokens = Tokens(trial.token_ids, trial.positions, trial.kv_slots)
+    logits = torch.empty(_TRIAL_TOKENS, model.vocab_size, dtype=model.dtype, device=model.device)
+    fused.forward(tokens, None, trial.cache, trial, logits)
+    return logits
 
 
 def _relative_error(found: Tensor, expected: Tensor) -> float:

@@ -1,31 +1,32 @@
-"""CUDA graphs of decode steps: one for each (slot, bucket of rows, recipe), in one memory pool.
+"""CUDA graphs of what is enqueued again and again, by key, in one memory pool.
 
-Graphs never run at the same time, so they may share the memory of their intermediate results: what
-the second slot and the smaller buckets need is there already. A step whose graph does not exist yet
-is launched one by one, which also warms up its kernels; one whose kind has come a few times is
-captured, which holds the device up for some milliseconds. Where there is no memory for a graph its
-steps are launched one by one for good: slower, and nobody's request is to blame.
+What the keys stand for is said in step.py and piecewise.py. Graphs never run at the same time, so
+they may share the memory of their intermediate results: what the second slot and the smaller
+buckets need is there already. Work whose graph does not exist yet is launched kernel by kernel,
+which also warms the kernels up; what has come a few times is captured, which holds the device up
+for some milliseconds. Where there is no memory for a graph its work is launched kernel by kernel
+for good: slower, and nobody's request is to blame.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from typing import Protocol, TypeVar
 
 import structlog
 import torch
 from rich.console import Console
 from rich.progress import track
 
-from executor_svc.cuda.attention import StepShape
-from executor_svc.recipe import PLAIN, Recipe
-
 log = structlog.get_logger()
 
 _COMES_BEFORE = 3
-"""Steps of a kind that are launched one by one before it is worth a graph."""
+"""Times that something is launched kernel by kernel before it is worth a graph."""
 
-Key = tuple[StepShape, Recipe]
-Enqueue = Callable[[StepShape, Recipe], None]
+Enqueue = Callable[[], None]
+Work = tuple[Hashable, Enqueue]
+"""A key, and what is enqueued for it."""
+T = TypeVar("T")
 
 
 def row_buckets(rows_max: int) -> list[int]:
@@ -34,65 +35,76 @@ def row_buckets(rows_max: int) -> list[int]:
     return [size for size in sizes if size < rows_max] + [rows_max]
 
 
-def progress(shapes: list[StepShape], what: str) -> Iterable[StepShape]:
-    """Yields the shapes, with a progress bar where somebody watches."""
+def progress(things: list[T], what: str) -> Iterable[T]:
+    """Yields the things, with a progress bar where somebody watches."""
     console = Console(stderr=True)
-    return track(shapes, what, console=console, transient=True, disable=not console.is_terminal)
+    return track(things, what, console=console, transient=True, disable=not console.is_terminal)
 
 
-class DecodeGraphs:
-    """Captures and replays decode steps on `stream`."""
+class Launcher(Protocol):
+    """Enqueues the work of keys."""
 
-    def __init__(self, enqueue: Enqueue, stream: torch.cuda.Stream) -> None:
-        self._enqueue = enqueue
+    def run(self, key: Hashable, enqueue: Enqueue) -> None: ...
+
+    def prepare(self, key: Hashable, enqueue: Enqueue) -> None:
+        """Does now what would hold up a later `run`; the work must be harmless to do twice."""
+
+
+class Direct:
+    """A launcher without graphs: kernel by kernel."""
+
+    def run(self, key: Hashable, enqueue: Enqueue) -> None:
+        enqueue()
+
+    prepare = run
+
+
+class Graphs:
+    """A launcher that captures and replays on `stream`, which must be the current one."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
         self._stream = stream
         self._pool = torch.cuda.graph_pool_handle()
-        self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
-        self._seen: Counter[Key] = Counter()
-        self._hopeless: set[Key] = set()
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._seen: Counter[Hashable] = Counter()
+        self._hopeless: set[Hashable] = set()
 
-    def run(self, shape: StepShape, recipe: Recipe) -> None:
-        """Enqueues one step, by its graph if there is one. The current stream must be ours."""
-        key = shape, recipe
-        if key not in self._graphs and self._is_due(key):
-            self._try_capture(key)
-        if key in self._graphs:
-            self._graphs[key].replay()
+    def run(self, key: Hashable, enqueue: Enqueue) -> None:
+        graph = self._graphs.get(key) or self._capture_if_due(key, enqueue)
+        if graph:
+            graph.replay()
         else:
-            self._enqueue(shape, recipe)
+            enqueue()
 
-    def _is_due(self, key: Key) -> bool:
-        self._seen[key] += 1
-        return self._seen[key] > _COMES_BEFORE and key not in self._hopeless
-
-    def capture_all(self, shapes: Iterable[StepShape]) -> None:
-        """Captures the plain steps of these shapes; the slots must be empty (no rows)."""
-        for shape in shapes:
-            self._enqueue(shape, PLAIN)
-            self._stream.synchronize()
-            self._capture((shape, PLAIN))
+    def prepare(self, key: Hashable, enqueue: Enqueue) -> None:
+        enqueue()
         self._stream.synchronize()
+        self._capture(key, enqueue)
 
-    def _try_capture(self, key: Key) -> None:
+    def _capture_if_due(self, key: Hashable, enqueue: Enqueue) -> torch.cuda.CUDAGraph | None:
+        self._seen[key] += 1
+        if self._seen[key] <= _COMES_BEFORE or key in self._hopeless:
+            return None
         try:
-            self._capture(key)
+            return self._capture(key, enqueue)
         except RuntimeError as error:  # torch raises what CUDA says as this, lack of memory, too
             self._hopeless.add(key)
-            why = str(error).splitlines()[0]
-            log.warning("no graph", shape=str(key[0]), recipe=str(key[1]), error=why)
+            log.warning("no graph", key=str(key), error=str(error).splitlines()[0])
+            return None
 
-    def _capture(self, key: Key) -> None:
+    def _capture(self, key: Hashable, enqueue: Enqueue) -> torch.cuda.CUDAGraph:
         begin = time.monotonic()
         graph = torch.cuda.CUDAGraph()
+        # Not torch.cuda.graph, which synchronises the device and empties the allocator's cache.
         # Other threads may use CUDA meanwhile; only this thread's calls belong to the graph.
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
-            self._enqueue(*key)
+        graph.capture_begin(self._pool, "thread_local")
+        try:
+            enqueue()
+        finally:
+            graph.capture_end()
         self._graphs[key] = graph
-        log.debug(
-            "captured", shape=str(key[0]), recipe=str(key[1]), seconds=time.monotonic() - begin
-        )
+        log.debug("captured", key=str(key), seconds=time.monotonic() - begin)
+        return graph
 
     @property
     def count(self) -> int:

@@ -85,17 +85,16 @@ def _norm_warps(width: int) -> int:
 
 
 def embed_norm(
-    token_ids: Tensor, table: Tensor, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """(normed, residual), both [T, N]: the embeddings of token_ids [T] and their first norm."""
-    rows, width = len(token_ids), table.shape[1]
-    residual = torch.empty(rows, width, dtype=table.dtype, device=table.device)
+    token_ids: Tensor, table: Tensor, weight: Tensor, eps: float, residual: Tensor
+) -> Tensor:
+    """residual [T, N] becomes the embeddings of token_ids [T]; returns their first norm."""
+    rows, width = residual.shape
     out = torch.empty_like(residual)
     _embed_norm[(rows,)](
         token_ids, table, weight, residual, out, width, eps,
         BLOCK=triton.next_power_of_2(width), num_warps=_norm_warps(width),
     )  # fmt: skip
-    return out, residual
+    return out
 
 
 def add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -187,8 +186,9 @@ def rope_write(
     rope: tuple[Tensor, Tensor],
     cache: tuple[Tensor, Tensor],
     head_norms: tuple[Tensor, Tensor, float] | None,
-) -> Tensor:
-    """Rotates queries and keys; keys and values go to the cache, queries [T, Q, D] are returned.
+    query: Tensor,
+) -> None:
+    """Rotates queries and keys; keys and values go to the cache, queries to `query` [T, Q, D].
 
     qkv [P, T, (Q + 2K) * D]; positions, kv_slots [T]; rope: cosine and sine [positions, D/2];
     cache: keys and values [blocks, block_size, K, D].
@@ -198,7 +198,6 @@ def rope_write(
     kv_heads, dim = keys.shape[2:]
     q_heads = width // dim - 2 * kv_heads
     heads = heads_per_program(q_heads, kv_heads)
-    query = torch.empty(tokens, q_heads, dim, dtype=keys.dtype, device=keys.device)
     q_weight, k_weight, eps = head_norms or (query, query, 0.0)
     early = early_launch(qkv.device)
     _rope_write[(tokens * (q_heads + 2 * kv_heads) // heads,)](
@@ -210,7 +209,6 @@ def rope_write(
         # A product that is fused with the sum after it is not rounded where transformers rounds.
         enable_fp_fusion=False,
     )  # fmt: skip
-    return query
 
 
 # --- the gated activation -------------------------------------------------------------------------

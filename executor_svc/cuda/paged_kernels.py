@@ -174,11 +174,12 @@ def paged_attention(
     rows: int,
     longest: int,
     splits: int,
-) -> Tensor:
+    out: Tensor,
+) -> None:
     """Attends with query [T, Hq, D] over keys and values [blocks, block_size, Hk, D or Dv].
 
-    The cache already holds this step's own keys. `longest` bounds the tokens of a row. Returns
-    [T, Hq, Dv].
+    The cache already holds this step's own keys. `longest` bounds the tokens of a row. The result
+    goes to `out` [T, Hq, Dv].
     """
     keys, values = cache
     tokens, q_heads, dim = query.shape
@@ -187,10 +188,12 @@ def paged_attention(
     assert query.stride()[1:] == (dim, 1)
     tiling = _tiling(group, max(dim, value_dim), longest, rows * kv_heads, splits)
     tiles = triton.cdiv(longest, tiling.block_m // group)
-    out = torch.empty(tokens, q_heads, value_dim, dtype=query.dtype, device=query.device)
-    entries = splits * tokens * q_heads if splits > 1 else 0
-    parts = torch.empty(entries, value_dim, dtype=torch.float32, device=query.device)
-    sums = torch.empty(2, entries, dtype=torch.float32, device=query.device)
+    parts, sums = out, (out, out)  # of no use where nothing is split
+    if splits > 1:
+        entries = splits * tokens * q_heads
+        parts = torch.empty(entries, value_dim, dtype=torch.float32, device=query.device)
+        largest, total = torch.empty(2, entries, dtype=torch.float32, device=query.device)
+        sums = largest, total
     pad = triton.next_power_of_2(value_dim)
     early = early_launch(query.device)
     _attend[(rows, kv_heads, tiles * splits)](
@@ -209,7 +212,6 @@ def paged_attention(
             parts, sums[0], sums[1], out, tokens * q_heads,
             DV=value_dim, PAD_DV=pad, SPLITS=splits, EARLY=early, launch_pdl=early, num_warps=1,
         )  # fmt: skip
-    return out
 
 
 class _Tiling(NamedTuple):

@@ -4,24 +4,24 @@ import os
 import time
 from collections import deque
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise
 
 import structlog
 import torch
 
 from executor_svc.cuda.attention import StepShape, choose_attention
 from executor_svc.cuda.block_swap import BlockSwap
+from executor_svc.cuda.choosing import Choosing
 from executor_svc.cuda.device_slot import RESULT_LINES, DeviceSlot, PlanSource, read_logprobs
 from executor_svc.cuda.fusing import fuse
-from executor_svc.cuda.graphs import DecodeGraphs, progress, row_buckets
+from executor_svc.cuda.graphs import Direct, Graphs, row_buckets
 from executor_svc.cuda.pipeline import Flight, Pipeline
 from executor_svc.cuda.step import Step
 from executor_svc.kv_cache import KvCache
 from executor_svc.model import CausalModel
 from executor_svc.penalties import Histories
-from executor_svc.recipe import Recipe, Told, choose_recipe
+from executor_svc.recipe import Told, choose_recipe
 from executor_svc.runner import RunnerError
-from executor_svc.sampler import Path
 from executor_svc.slots import Lanes
 from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.frames import BatchPlan, StepResult
@@ -70,14 +70,20 @@ class CudaRunner:
             self._slots = [DeviceSlot(capacity, device) for _ in range(2)]
             self._lanes = Lanes(capacity.lanes, device)
             histories = Histories(capacity.lanes, capacity.vocab_size, device)
+            logits = torch.zeros(
+                capacity.rows_max, capacity.vocab_size, dtype=model.dtype, device=device
+            )
+            choosing = Choosing(logits, self._slots, self._lanes, histories)
             self._swap: BlockSwap | None = None
             if capacity.host_blocks:
                 self._swap = BlockSwap(cache, capacity.host_blocks, self._pipeline.compute)
         self._attention = choose_attention(options.attention, model.layers, cache, self._slots)
-        self._step = Step(model, fused, cache, self._attention, self._slots, self._lanes, histories)
-        self._graphs = DecodeGraphs(self._step.enqueue, self._pipeline.compute)
+        self._graphs = Graphs(self._pipeline.compute)
         self._buckets = row_buckets(capacity.rows_max)
-        self._use_graphs = options.graphs
+        self._step = Step(
+            model, fused, cache, self._attention, self._slots, self._lanes, choosing,
+            self._graphs if options.graphs else Direct(),
+        )  # fmt: skip
         self._source = PlanSource(capacity)
         self._flights: deque[Flight] = deque()
         # What was made on one stream is used on others from here on.
@@ -86,22 +92,21 @@ class CudaRunner:
     def capture(self) -> None:
         """Captures the graphs of all buckets, so that no request waits for one."""
         begin = time.monotonic()
-        torch.cuda.empty_cache()  # capturing does the same: what is counted is the graphs' own
-        reserved = [torch.cuda.memory_reserved()]
+        reserved = [_reserved_bytes()]
         with torch.cuda.stream(self._pipeline.compute):
-            for slot in range(2):
-                shapes = [StepShape(slot, rows, rows, 1) for rows in reversed(self._buckets)]
-                self._graphs.capture_all(progress(shapes, f"capturing graphs of slot {'AB'[slot]}"))
-                reserved.append(torch.cuda.memory_reserved())
-            # Compiles what the first requests of their kinds would wait for, and all beside them.
-            for path, penalises in product(Path, (False, True)):
-                self._step.enqueue(StepShape(0, 1, 1, 1), Recipe(path, penalises, Told.TOP))
+            for slot in range(len(self._slots)):
+                self._step.prepare_slot(slot, self._buckets)
+                reserved.append(_reserved_bytes())
+            self._step.prepare_others(self._buckets)
+            reserved.append(_reserved_bytes())
+        slot_a, slot_b, others = ((b - a) >> 20 for a, b in pairwise(reserved))
         log.info(
             "graphs captured",
             count=self._graphs.count,
             seconds=round(time.monotonic() - begin, 1),
-            first_slot_mib=(reserved[1] - reserved[0]) >> 20,
-            second_slot_mib=(reserved[2] - reserved[1]) >> 20,
+            first_slot_mib=slot_a,
+            second_slot_mib=slot_b,
+            mixed_steps_mib=others,
         )
 
     def begin(self, epoch: int) -> None:
@@ -124,10 +129,7 @@ class CudaRunner:
                 self._swap.enqueue(plan, target)
 
         def run() -> None:
-            if shape.is_decode and self._use_graphs:
-                self._graphs.run(shape, recipe)
-            else:
-                self._step.enqueue(shape, recipe)
+            self._step.enqueue(shape, recipe)
 
         try:
             flight = self._pipeline.claim(slot)
@@ -166,12 +168,12 @@ class CudaRunner:
         self._source.release()
 
     def _shape(self, plan: BatchPlan, slot: int) -> StepShape:
-        if not plan.is_decode:
-            lengths = plan.row_stop - plan.row_start
-            longest = max(2, int(lengths.max()))
-            return StepShape(slot, plan.rows, plan.tokens, longest)
-        rows = next(size for size in self._buckets if size >= plan.rows)
-        return StepShape(slot, rows, rows, 1)
+        bucket = next(size for size in self._buckets if size >= plan.rows)
+        if plan.is_decode:
+            return StepShape(slot, bucket, bucket, 1, bucket)
+        lengths = plan.row_stop - plan.row_start
+        longest = max(2, int(lengths.max()))
+        return StepShape(slot, plan.rows, plan.tokens, longest, bucket)
 
     def _collect(self, flight: Flight) -> StepResult:
         lines = flight.host_result.numpy()[: flight.lines, : flight.rows].copy()
@@ -184,3 +186,9 @@ class CudaRunner:
             self._pipeline.timing(flight),
             read_logprobs(lines),
         )
+
+
+def _reserved_bytes() -> int:
+    """Device memory that is taken and in use, or belongs to graphs."""
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()

@@ -1,32 +1,32 @@
 """What the compute stream does in one step, from carry-over to the finish mask.
 
-    carry-over ─► forward ─► logits of each row's last token ─► sample ─► finish mask, lanes, result
+    carry-over ─► forward ─► logits of each row's last token ─► choice (choosing.py)
 
-Where a row has penalties, input tokens join the histories after the carry-over, and scores change
-before sampling. Where one wants log-probabilities, they come from the logits before that.
-
-A decode step is this sequence for a bucket of rows, captured in a graph; a mixed step is the same
-sequence launched one by one. Everything that differs between two steps is read on the device.
+A decode step is two graphs: the first half belongs to (slot, bucket of rows), the choice to its
+recipe as well, so that a new mixture of ways to sample costs the capture of a few kernels. Of a
+mixed step the choice is a graph, and what lies between attentions if the model is fused and the
+step not long (piecewise.py).
 """
+
+from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from executor_svc.attention import attending
 from executor_svc.cuda.attention import StepShape, TritonAttention
+from executor_svc.cuda.choosing import Choosing
 from executor_svc.cuda.device_slot import DeviceSlot
-from executor_svc.cuda.fused import FusedModel
-from executor_svc.cuda.penalty_kernels import join_histories, penalise
-from executor_svc.cuda.sampling_kernels import draw
-from executor_svc.cuda.step_kernels import resolve_carry_over, sample_greedy, settle
+from executor_svc.cuda.fused import FusedModel, Tokens
+from executor_svc.cuda.graphs import Launcher, Work, progress
+from executor_svc.cuda.piecewise import PiecewiseModel
+from executor_svc.cuda.step_kernels import resolve_carry_over
 from executor_svc.kv_cache import KvCache
-from executor_svc.logprobs import measure, of_chosen
 from executor_svc.model import CausalModel
-from executor_svc.penalties import Histories
-from executor_svc.recipe import Recipe
-from executor_svc.sampler import Path, SamplingRows, sample
+from executor_svc.recipe import PLAIN, Recipe, Told
+from executor_svc.sampler import Path
 from executor_svc.slots import Lanes
-from svc_wire.ids import RowFlag
 
 
 class Step:
@@ -40,7 +40,8 @@ class Step:
         attention: TritonAttention,
         slots: list[DeviceSlot],
         lanes: Lanes,
-        histories: Histories,
+        choosing: Choosing,
+        launcher: Launcher,
     ) -> None:
         self._model = model
         self._fused = fused
@@ -48,52 +49,82 @@ class Step:
         self._attention = attention
         self._slots = slots
         self._lanes = lanes
-        self._histories = histories
+        self._choosing = choosing
+        self._launcher = launcher
+        self._pieces: PiecewiseModel | None = None
+        if fused:
+            tokens_max = len(slots[0].token_ids)
+            self._pieces = PiecewiseModel(fused, cache, launcher, choosing.logits, tokens_max)
 
     @torch.inference_mode()
     def enqueue(self, shape: StepShape, recipe: Recipe) -> None:
-        slot = self._slots[shape.slot]
         self._attention.begin(shape)
-        resolve_carry_over(
-            slot, self._lanes, shape.rows, self._cache.scrap_slot, self._cache.block_size
-        )
-        if recipe.penalises:
-            join_histories(slot, self._histories, shape.rows)
-        logits = self._logits(slot, shape)
-        measured = measure(logits, recipe.told) if recipe.told else None
-        scores = penalise(logits, slot, self._histories) if recipe.penalises else logits
-        if recipe.path is Path.GREEDY:
-            sample_greedy(scores, slot, self._lanes)
+        if shape.is_decode:
+            self._launcher.run(*self._decode_work(shape))
         else:
-            sampled = sample(scores, _sampling_rows(slot, shape.rows), recipe.path, draw)
-            settle(sampled.token, slot, self._lanes)
-        if measured is not None:
-            token = slot.result[0, : shape.rows]
-            slot.tell(of_chosen(logits, token, measured), measured)
+            self._mixed(shape)
+        self._launcher.run(*self._choice_work(shape, recipe))
 
-    def _logits(self, slot: DeviceSlot, shape: StepShape) -> Tensor:
-        """[rows, vocab], of the last token of every row; also of rows that do not sample."""
-        token_ids, positions = slot.token_ids[: shape.tokens], slot.positions[: shape.tokens]
-        last = None if shape.is_decode else slot.query_indptr[1 : shape.rows + 1].long() - 1
-        if self._fused is not None:
-            kv_slots = slot.kv_slots[: shape.tokens]
-            return self._fused.forward(
-                token_ids, positions, kv_slots, last, self._cache, self._attention
-            )
-        if last is None:
-            last = torch.arange(shape.rows, device=token_ids.device)
+    @torch.inference_mode()
+    def prepare_slot(self, slot: int, buckets: list[int]) -> None:
+        """Captures decode steps of these buckets of rows; the slot must be empty (no rows)."""
+        for rows in progress(buckets[::-1], f"capturing graphs of slot {'AB'[slot]}"):
+            shape = StepShape(slot, rows, rows, 1, rows)
+            self._attention.begin(shape)
+            self._launcher.prepare(*self._decode_work(shape))
+            self._launcher.prepare(*self._choice_work(shape, PLAIN))
+
+    @torch.inference_mode()
+    def prepare_others(self, buckets: list[int]) -> None:
+        """Captures what mixed steps have, and compiles what the first of their kind would wait for.
+
+        The slots must be empty.
+        """
+        nothing = StepShape(0, 1, 1, 2, 1)  # a row of one token at least, for which there is none
+        self._attention.begin(nothing)
+        self._mixed(nothing)
+        if self._pieces:
+            self._pieces.prepare(buckets)
+        for path, penalises in product(Path, (False, True)):
+            self._choosing.enqueue(0, 1, Recipe(path, penalises, Told.TOP))
+
+    def _decode_work(self, shape: StepShape) -> Work:
+        return ("decode", shape.slot, shape.rows), partial(self._decode, shape)
+
+    def _choice_work(self, shape: StepShape, recipe: Recipe) -> Work:
+        arguments = shape.slot, shape.bucket, recipe
+        return ("choice", *arguments), partial(self._choosing.enqueue, *arguments)
+
+    def _decode(self, shape: StepShape) -> None:
+        self._carry_over(shape)
+        tokens, logits = self._tokens(shape), self._choosing.logits[: shape.rows]
+        if self._fused:
+            self._fused.forward(tokens, None, self._cache, self._attention, logits)
+        else:
+            every = torch.arange(shape.rows, device=logits.device)
+            self._unfused(tokens, every, logits)
+
+    def _mixed(self, shape: StepShape) -> None:
+        self._carry_over(shape)
+        tokens, logits = self._tokens(shape), self._choosing.logits[: shape.rows]
+        ends = self._slots[shape.slot].query_indptr[1 : shape.rows + 1]
+        if self._pieces and shape.tokens <= self._pieces.tokens_max:
+            self._pieces.forward(tokens, ends, shape.bucket, self._attention)
+        elif self._fused:
+            self._fused.forward(tokens, (ends - 1).long(), self._cache, self._attention, logits)
+        else:
+            self._unfused(tokens, (ends - 1).long(), logits)
+
+    def _carry_over(self, shape: StepShape) -> None:
+        cache = self._cache
+        resolve_carry_over(
+            self._slots[shape.slot], self._lanes, shape.rows, cache.scrap_slot, cache.block_size
+        )
+
+    def _tokens(self, shape: StepShape) -> Tokens:
+        slot = self._slots[shape.slot]
+        return Tokens(slot.token_ids, slot.positions, slot.kv_slots).first(shape.tokens)
+
+    def _unfused(self, tokens: Tokens, keep: Tensor, logits: Tensor) -> None:
         with attending(self._attention):
-            return self._model.forward(token_ids, positions, last)
-
-
-def _sampling_rows(slot: DeviceSlot, rows: int) -> SamplingRows:
-    return SamplingRows(
-        temperature=slot.temperature[:rows],
-        top_k=slot.top_k[:rows],
-        top_p=slot.top_p[:rows],
-        min_p=slot.min_p[:rows],
-        seed=slot.seed[:rows],
-        position=slot.row_stop[:rows],
-        stop_ids=slot.stop_ids[:rows],
-        ban_stop=(slot.row_flags[:rows] & int(RowFlag.BAN_STOP)) != 0,
-    )
+            logits.copy_(self._model.forward(tokens.ids, tokens.positions, keep))

@@ -1,6 +1,6 @@
 """The first and the last operation of every step: carry-over, and sampling with the finish mask.
 
-Both work in place on a slot's copy of the plan and on the lanes, the only state that outlives a
+They work in place on a slot's copy of the plan and on the lanes, the only state that outlives a
 step:
 
     lane_token   [lanes] int32   the last token that was sampled for the lane
@@ -31,6 +31,7 @@ _ERROR = tl.constexpr(int(RowStatus.ERROR))
 _NO_TOKEN = tl.constexpr(NO_TOKEN)
 _STOP_IDS = tl.constexpr(STOP_IDS_MAX)
 
+_STAGE_BLOCK = 256
 VOCAB_BLOCK = 4096
 """Logits that one program of the first arg-max pass looks at."""
 
@@ -64,6 +65,19 @@ def _carry_over(
         if tl.load(lane_stopped + lane) != 0:
             for token in range(tl.load(query_indptr + row), last + 1):
                 tl.store(kv_slots + token, scrap_slot)
+
+
+@triton.jit(do_not_specialize=["tokens", "bucket"])
+def _stage(
+    ids, positions, kv_slots, to_ids, to_positions, to_slots, tokens, bucket, scrap_slot,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    real, inside = at < tokens, at < bucket
+    tl.store(to_ids + at, tl.load(ids + at, mask=real, other=0), mask=inside)
+    tl.store(to_positions + at, tl.load(positions + at, mask=real, other=0), mask=inside)
+    slot = tl.load(kv_slots + at, mask=real, other=0)
+    tl.store(to_slots + at, tl.where(real, slot, scrap_slot), mask=inside)
 
 
 @triton.jit
@@ -176,3 +190,16 @@ def resolve_carry_over(
         slot.last_page, lanes.token, lanes.stopped.view(torch.uint8), scrap_slot, block_size,
         num_warps=1,
     )  # fmt: skip
+
+
+def stage_tokens(
+    tokens: tuple[Tensor, Tensor, Tensor], to: tuple[Tensor, Tensor, Tensor], scrap_slot: int
+) -> None:
+    """Copies ids, positions and kv_slots of T tokens to those of a bucket.
+
+    Padding is token 0 at position 0, and its KV goes to the scrap block.
+    """
+    bucket = len(to[0])
+    _stage[(triton.cdiv(bucket, _STAGE_BLOCK),)](
+        *tokens, *to, len(tokens[0]), bucket, scrap_slot, BLOCK=_STAGE_BLOCK, num_warps=2
+    )

@@ -36,32 +36,29 @@ class OnDevice:
     """The tail of a step as the compute stream runs it."""
 
     def __init__(self, device: torch.device) -> None:
+        from executor_svc.cuda.choosing import Choosing
         from executor_svc.cuda.device_slot import DeviceSlot
-        from executor_svc.cuda.step import Step
         from executor_svc.penalties import Histories
 
         self._slot = DeviceSlot(CAPACITY, device)
         self._lanes = Lanes(CAPACITY.lanes, device)
         self.histories = Histories(CAPACITY.lanes, CAPACITY.vocab_size, device)
-        nothing: Any = type("Nothing", (), {"begin": lambda *_: None})()
-        nothing.scrap_slot, nothing.block_size = 0, CAPACITY.block_size
-        self._step = Step(
-            nothing, None, nothing, nothing, [self._slot], self._lanes, self.histories
-        )
+        self._choosing = Choosing(torch.empty(0), [self._slot], self._lanes, self.histories)
+        self._scrap = CAPACITY.num_blocks * CAPACITY.block_size
 
     def run(self, plan: BatchPlan, logits: Tensor) -> Outcome:
-        from executor_svc.cuda.attention import StepShape
         from executor_svc.cuda.device_slot import read_logprobs
+        from executor_svc.cuda.step_kernels import resolve_carry_over
 
         recipe = choose_recipe(plan)
         self._slot.plan_bytes[: len(plan.raw)] = torch.from_numpy(plan.raw.copy())
-        # Only decode steps are padded to a bucket of rows.
+        # Rows of the carry-over are padded in decode steps only, those of the choice always.
         rows = BUCKET if plan.is_decode else plan.rows
-        tokens = BUCKET if plan.is_decode else plan.tokens
-        padded = torch.randn(rows, CAPACITY.vocab_size, dtype=logits.dtype)
+        resolve_carry_over(self._slot, self._lanes, rows, self._scrap, CAPACITY.block_size)
+        padded = torch.randn(BUCKET, CAPACITY.vocab_size, dtype=logits.dtype)
         padded[: plan.rows] = logits
-        self._step._logits = lambda *_: padded.to(self._slot.result.device)  # type: ignore
-        self._step.enqueue(StepShape(0, rows, tokens, 1 if plan.is_decode else tokens), recipe)
+        self._choosing.logits = padded.to(self._slot.result.device)
+        self._choosing.enqueue(0, BUCKET, recipe)
         lines = self._slot.told[recipe.told].cpu().numpy()[:, : plan.rows].copy()
         return lines[0].tolist(), lines[1].tolist(), read_logprobs(lines)
 

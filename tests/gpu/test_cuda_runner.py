@@ -97,10 +97,29 @@ def test_fusing_and_graphs_change_no_token(
 def test_captured_at_start_equals_captured_on_the_way(runner: Runner, tiny_folder: Path) -> None:
     jobs = mixed_jobs(16, seed=5)
     expected, _ = run(runner, jobs, 1)
+    captured = runner._graphs._graphs  # type: ignore[attr-defined]
+    assert {"decode", "choice", "piece", "logits"} == {key[0] for key in captured}
     other = make_runner(tiny_folder)
     try:
         other.capture()  # type: ignore[attr-defined]
         assert run(other, jobs, 1)[0] == expected
+    finally:
+        other.close()
+
+
+def test_mixed_steps_that_are_too_long_for_graphs_give_the_same_tokens(
+    runner: Runner, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from executor_svc.cuda import piecewise
+
+    jobs = mixed_jobs(16, seed=8)
+    expected, _ = run(runner, jobs, 1)
+    monkeypatch.setattr(piecewise, "TOKENS_MAX", 32)
+    other = make_runner(tiny_folder)
+    try:
+        assert run(other, jobs, 1)[0] == expected
+        captured = other._graphs._graphs  # type: ignore[attr-defined]
+        assert max(key[1] for key in captured if key[0] == "piece") == 32
     finally:
         other.close()
 
@@ -115,7 +134,7 @@ def test_without_memory_for_graphs_steps_are_launched_one_by_one(
     def no_memory(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(torch.cuda, "graph", no_memory)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", no_memory)
     try:
         assert run(other, jobs, 1)[0] == expected
         assert other._graphs.count == 0  # type: ignore[attr-defined]

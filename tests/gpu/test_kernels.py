@@ -41,7 +41,8 @@ def test_embed_norm(dtype: torch.dtype) -> None:
 
     table, weight = randn(50, 576, dtype=dtype), randn(576, dtype=dtype)
     ids = torch.randint(0, 50, (21,), device="cuda", dtype=torch.int32)
-    found, residual = embed_norm(ids, table, weight, 1e-5)
+    residual = torch.empty(21, 576, device="cuda", dtype=dtype)
+    found = embed_norm(ids, table, weight, 1e-5, residual)
     assert torch.equal(residual, table[ids.long()])
     torch.testing.assert_close(found, norm(residual, weight, 1e-5), rtol=2e-2, atol=1e-2)
 
@@ -70,7 +71,8 @@ def test_rope_write_rotates_and_fills_the_cache(
     tables = angle.cos().to(dtype), angle.sin().to(dtype)
     keys = torch.zeros(4, 8, kv_heads, dim, device="cuda", dtype=dtype)
     values = torch.zeros_like(keys)
-    query = rope_write(qkv, None, position, kv_slots, tables, (keys, values), None)
+    query = torch.empty(tokens, q_heads, dim, device="cuda", dtype=dtype)
+    rope_write(qkv, None, position, kv_slots, tables, (keys, values), None, query)
 
     heads = qkv[0].view(tokens, -1, dim)
     cosine, sine = (t[position.long()].repeat(1, 2)[:, None] for t in tables)
@@ -159,7 +161,8 @@ def test_paged_attention(kind: str, q_heads: int, kv_heads: int, dim: int, split
     def ends(counts: list[int]) -> Tensor:
         return torch.tensor([0, *counts], device="cuda").cumsum(0).int()
 
-    found = paged_attention(
+    found = torch.empty_like(query)
+    paged_attention(
         query,
         (keys, values),
         Tables(
@@ -172,6 +175,7 @@ def test_paged_attention(kind: str, q_heads: int, kv_heads: int, dim: int, split
         rows=len(stops),
         longest=max(lengths),
         splits=splits or 1,
+        out=found,
     )
     expected = attend_plainly(query, keys, values, starts, stops, tables, call)
     assert (found.double() - expected).norm() / expected.norm() < 6e-3
