@@ -1,7 +1,6 @@
 """Every planted bug is found."""
 
 import os
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,20 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.bugs import BUGS, Bug
+from tests.mutants.planting import ROOT, plant
 
 pytestmark = pytest.mark.timeout(600)  # half a minute on two idle cores; the first test hunts all
 
-ROOT = Path(__file__).parents[2]
 SEEDS_MAX = 300
 
 
 def hunt(bug: Bug, place: Path) -> str:
     """What finds the bug in a copy of the core at `place`; empty if nothing does."""
-    shutil.copytree(ROOT / "scheduler_svc", place / "scheduler_svc")
-    path = place / "scheduler_svc" / "core" / bug.file
-    source = path.read_text()
-    assert source.count(bug.right) == 1, f"{bug.name}: the place to damage was changed"
-    path.write_text(source.replace(bug.right, bug.wrong))
+    plant(place, f"scheduler_svc/core/{bug.file}", bug.right, bug.wrong)
     hunted = subprocess.run(
         [sys.executable, "-m", "tests.mutants.hunt", place, bug.story or str(SEEDS_MAX)],
         cwd=place,  # so that its scheduler_svc goes before ours

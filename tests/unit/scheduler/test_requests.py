@@ -35,6 +35,7 @@ def test_an_orphan_comes_to_its_own_end(world: World) -> None:
     world.step(10)
     world.step(11)
     assert world.live == 0
+    assert list(world.requests._orphans) == []
     world.pass_time(2 * GRACE_S)
 
 
