@@ -57,10 +57,15 @@ class Steps:
     def settle(self, *, plans: bool = True) -> tuple[list[StepOutput], list[Event]]:
         """Commits what is complete; `plans` anew after each commit.
 
+        No more than is in flight now: where steps end as fast as they are planned there would be no
+        end to it, and nobody would get tokens meanwhile.
+
         Also returns what it means for the executor if a result cannot be used.
         """
         outputs: list[StepOutput] = []
-        while self._in_flight and self._executor.is_complete(self.oldest):
+        for _ in range(len(self._in_flight)):
+            if not self._executor.is_complete(self.oldest):
+                break
             planned, chained = self._in_flight.popleft()
             try:
                 result = self._executor.collect(planned.step, planned.rows)
