@@ -4,9 +4,9 @@
     python -m bench.decode --shape llama-1b --job 32:100:1024 --job 256:100:256 --overlap both
 
 The executor and the scheduler are processes of their own; the bench takes the place of a front end
-and sends token ids. All requests start at once, greedy unless the job says otherwise (drawn, or
-filtered by top_k and top_p), with no end but their length. `--overlap off` runs the same code at
-depth 0, `--via grpc` puts a real front end and gRPC streams in between.
+and sends token ids. All requests start at once, greedy unless the job says otherwise (drawn,
+filtered by top_k and top_p, penalised), with no end but their length. `--overlap off` runs the same
+code at depth 0, `--via grpc` puts a real front end and gRPC streams in between.
 In the same run, but after the services have gone, it measures the floor: the shape's matrix
 products in one CUDA graph, and the attention at the mean context. `--timeline` and `--png` show
 some dozen steps; see bench/timeline.py.

@@ -72,7 +72,12 @@ class GrpcStreams:
         request = pb.GenerateRequest(
             token_ids=pb.TokenIds(ids=self._rng.integers(0, vocab, job.prompt).tolist()),
             sampling=pb.SamplingParams(
-                temperature=way.temperature, top_k=way.top_k, top_p=way.top_p, seed=way.seed
+                temperature=way.temperature,
+                top_k=way.top_k,
+                top_p=way.top_p,
+                seed=way.seed,
+                repetition_penalty=way.repetition_penalty,
+                frequency_penalty=way.frequency_penalty,
             ),
             stop=pb.StopCriteria(max_tokens=job.new, ignore_eos=True),
         )
