@@ -9,6 +9,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import IO
 
+from svc_shell.last_words import LAST_WORDS_FD, LastWords
+from svc_shell.parent import PARENT_PID
+
 KILL_WAIT_S = 10.0
 HURRY_S = 0.3
 _STDERR = 2
@@ -22,6 +25,7 @@ class Child:
     ) -> None:
         """`stderr` takes what it writes there, if it shall not come out here."""
         self.name = name
+        self._last_words = LastWords()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -30,7 +34,13 @@ class Child:
             # Ctrl-C reaches the supervisor alone, which then stops the services in order.
             start_new_session=True,
             # Usage errors in plain text: they go to logs, and to those who gave an order.
-            env=os.environ | {"TWOSTROKE_PARENT_PID": str(os.getpid()), "TYPER_USE_RICH": "0"},
+            env=os.environ
+            | {
+                PARENT_PID: str(os.getpid()),
+                LAST_WORDS_FD: str(self._last_words.fd),
+                "TYPER_USE_RICH": "0",
+            },
+            pass_fds=[self._last_words.fd],
         )
         self.pidfd = os.pidfd_open(self._process.pid)
         """Readable once the process has ended."""
@@ -57,6 +67,12 @@ class Child:
             return f"was killed by {signal.Signals(-self.status).name}"
         return f"exited with status {self.status}"
 
+    @property
+    def reason(self) -> str:
+        """What it said why it ended, after a colon; empty if it did not."""
+        words = self._last_words.read() if self.status > 0 else ""
+        return f": {words}" if words else ""
+
     def ask_to_end(self) -> None:
         """Returns at once."""
         self._process.terminate()
@@ -79,6 +95,7 @@ class Child:
         """Frees what the kernel keeps for a process that has ended."""
         assert self.has_ended
         os.close(self.pidfd)
+        self._last_words.close()
 
 
 class OptionsCheck(Child):

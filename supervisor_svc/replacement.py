@@ -141,7 +141,7 @@ class Replacement:
         new = self._extra
         assert new is not None
         if new.has_ended:
-            raise Refused(f"the new {self.name} {new.ending}")
+            raise Refused(f"the new {self.name} {new.ending}{new.reason}")
         if not self._has_given_way(new):
             self._bound(now, "has not taken over")
             return
@@ -170,7 +170,7 @@ class Replacement:
     def _start(self, now: float) -> bool:
         new = self._stack.children[self.name]
         if new.has_ended:
-            raise Refused(f"the new {self.name} {new.ending}")
+            raise Refused(f"the new {self.name} {new.ending}{new.reason}")
         if is_up(self._stack.run_dir, self.name):
             if role_of(self.name) != "frontend":
                 self.vacant_s = now - self._vacant_since

@@ -41,8 +41,10 @@ class ChildDied(StackError):
     def __init__(self, child: Child, deaths: int = 1) -> None:
         if child.status == EXIT_USAGE:
             self.exit_status = EXIT_USAGE
-        text = f"the {child.name} (pid {child.pid}) {child.ending}"
-        super().__init__(f"{text}, which was death {deaths} in a row" if deaths > 1 else text)
+        in_a_row = f", which was death {deaths} in a row" if deaths > 1 else ""
+        super().__init__(
+            f"the {child.name} (pid {child.pid}) {child.ending}{in_a_row}{child.reason}"
+        )
 
 
 class NotReadyInTime(StackError):

@@ -135,7 +135,7 @@ class Upkeep:
         if pause_s is None:
             raise ChildDied(life.child, deaths=backoff.deaths)
         why = "made no progress and " if life.is_hung else ""
-        died = f"the {name} (pid {life.child.pid}) {why}{life.child.ending}"
+        died = f"the {name} (pid {life.child.pid}) {why}{life.child.ending}{life.child.reason}"
         self._tell(f"{died}; starting it again")
         self._due_at[name] = now + pause_s
 
@@ -196,8 +196,10 @@ class Upkeep:
                 reply = Reply(done=rolling.done(now))
                 self._tell(reply.done)
             except Refused as refused:
-                reply = Reply(error=str(refused), exit_status=refused.exit_status)
-                self._tell(f"{refused}; the {rolling.name} stays as it was")
+                then = "is started again" if rolling.is_vacant else "stays"
+                error = f"{refused}; the {rolling.name} {then} as it was"
+                reply = Reply(error=error, exit_status=refused.exit_status)
+                self._tell(error)
                 if rolling.is_vacant:
                     self._launch(rolling.name)
             del self._orders[role]

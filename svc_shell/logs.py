@@ -6,9 +6,11 @@ import sys
 import structlog
 import typer
 
+from svc_shell.last_words import keepers
+
 
 def setup_logs(service: str, level: str = "info") -> structlog.stdlib.BoundLogger:
-    """Configures structlog for this process; returns the logger that names the service.
+    """Configures structlog for this process, once; returns the logger that names the service.
 
     Raises typer.BadParameter for an unknown level.
     """
@@ -18,6 +20,7 @@ def setup_logs(service: str, level: str = "info") -> structlog.stdlib.BoundLogge
     interactive = sys.stderr.isatty()
     structlog.configure(
         processors=[
+            *keepers(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

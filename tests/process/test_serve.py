@@ -139,6 +139,18 @@ def test_a_restart_takes_options_and_a_drain_waits_for_the_end(slow_steps: None)
         assert serve.leftovers() == []
 
 
+def test_what_only_the_log_of_a_service_knows_is_told_to_who_ordered_its_restart() -> None:
+    with Serve() as serve, Client(serve.address) as client:
+        code, said = serve.command("restart", "executor", "--record", "/no/such/folder/file")
+        assert code == 1
+        assert said == (
+            "error: the new executor exited with status 1: cannot write the record "
+            "/no/such/folder/file: No such file or directory; "
+            "the executor is started again as it was\n"
+        )
+        assert wait_until(lambda: client.server_status().ready, 20)
+
+
 def test_a_check_leaves_the_executor_and_its_streams_alone(slow_steps: None) -> None:
     with Serve() as serve, Client(serve.address) as client:
         stream = client.generate([1], max_tokens=150, ignore_eos=True)
@@ -226,8 +238,9 @@ def test_an_interrupt_while_services_start_leaves_nothing() -> None:
 def test_an_unknown_model_is_one_sentence() -> None:
     with Serve("--model", "/no/such/model", wait=False) as serve:
         assert serve.wait(60) == 1
-        assert "/no/such/model" in serve.errors()
-        assert "error: the executor" in serve.errors()
+        *_, last = serve.errors().splitlines()
+        assert last.startswith("error: the executor (pid ")
+        assert ") exited with status 1: there is no folder /no/such/model" in last
         assert "Traceback" not in serve.errors()
 
 
