@@ -42,7 +42,9 @@ class Nobody:
 def test_steps_that_end_at_once_keep_nobody_from_their_tokens() -> None:
     core = scheduler(depth=1)
     core.add(request(max_tokens=30))
-    steps = Steps(core, cast("ExecutorLink", InstantExecutor()), cast("Requests", Nobody()), Meter())
+    steps = Steps(
+        core, cast("ExecutorLink", InstantExecutor()), cast("Requests", Nobody()), Meter()
+    )
     steps.plan()
     outputs, events = steps.settle()
     assert events == []
