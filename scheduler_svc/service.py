@@ -22,6 +22,7 @@ from scheduler_svc.executor_link import ExecutorLink, Lost, Ready
 from scheduler_svc.frontends import Frontends
 from scheduler_svc.meter import Meter
 from scheduler_svc.pause import Pause
+from scheduler_svc.policy_budget import PolicyBudget
 from scheduler_svc.policy_desk import PolicyDesk
 from scheduler_svc.requests import Requests
 from scheduler_svc.steps import Steps
@@ -59,7 +60,7 @@ class Service:
         self._pulse = pulse
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context = context
-        self._core = Scheduler(config, policy)
+        self._core = Scheduler(config, policy, Question(time.monotonic))
         self._executor = ExecutorLink(context, run_dir.executor_endpoint)
         self._frontends = Frontends(context, run_dir.scheduler_endpoint)
         meter = Meter()
@@ -67,6 +68,7 @@ class Service:
         self._steps = Steps(self._core, self._executor, self._requests, meter)
         self._condition = Condition(self._core, self._executor, self._steps, meter, stall_timeout_s)
         self._policy_desk = PolicyDesk(self._core)
+        self._policy_budget = PolicyBudget(self._core, meter)
         self._pause = Pause(self._executor, self._frontends.socket)
         self._stopping_at: float | None = None
         self._is_leaving = self._is_hurried = False
@@ -137,6 +139,7 @@ class Service:
 
     def _turn(self) -> None:
         """One pass: results and plans first, then everything else."""
+        self._core.question.begin_turn()
         outputs, events = self._steps.settle()
         self._requests.committed(outputs)
         now = time.monotonic()
@@ -192,4 +195,5 @@ class Service:
         self._pulse()
         self._frontends.sweep(now)
         self._executor.beat(self._steps.newest)
+        self._policy_budget.look(now)
         self._policy_desk.tell_faults()

@@ -1,10 +1,11 @@
 """A policy that does not answer is interrupted, and so replaced: it must not hold up everybody.
 
-A timer's signal comes every ANSWER_S, whatever the process does. If it finds the same question open
-as the time before, it raises PolicyStalled, in the main thread, which is in the policy's code; the
-core's guard does the rest. Loops and sleeps end like that. What never returns to the interpreter (a
-loop in C) cannot be ended from within: then the scheduler shows no pulse, and its supervisor
-replaces it.
+A timer's signal comes every LOOK_S, whatever the process does. If it finds a question open in the
+same turn of the loop as the time before, and the answers of that turn took ANSWER_S, it raises
+PolicyStalled, in the main thread, which is in the policy's code; the core's guard does the rest.
+So one long answer is as good as a thousand short ones, and a process that was stopped for a while
+blames nobody. Loops and sleeps end like that. What never returns to the interpreter (a loop in C)
+cannot be ended from within: then the scheduler shows no pulse, and its supervisor replaces it.
 """
 
 import signal
@@ -14,23 +15,24 @@ from types import FrameType
 
 from scheduler_svc.core import PolicyStalled, Question
 
-ANSWER_S = 0.5
-"""A policy has at least so long to answer a question, and at most twice as long."""
+LOOK_S = 0.5
+ANSWER_S = 0.4
+"""A policy has at least so long for its answers of one turn, and at most two looks."""
 
 
 @contextmanager
 def watching(question: Question) -> Iterator[None]:
     """While this is entered, which must be in the main thread."""
-    seen = 0
+    seen: int | None = None
 
     def look(_signum: int, _frame: FrameType | None) -> None:
         nonlocal seen
-        if question.is_open and question.number == seen:
+        if question.is_open and question.turn == seen and question.turn_took_s >= ANSWER_S:
             raise PolicyStalled
-        seen = question.number if question.is_open else 0
+        seen = question.turn if question.is_open else None
 
     signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, ANSWER_S, ANSWER_S)
+    signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
     try:
         yield
     finally:

@@ -44,6 +44,10 @@ class Guard:
         """Whether the policy wants to know what was served."""
         self.picks_victims = kind.victim is not Policy.victim
 
+    def distrust(self, reason: str) -> None:
+        """Takes its word away for something that is wrong with no single answer."""
+        self.fault = self.fault or f"{self.name}: {reason}"
+
     def key(self, request: RequestView) -> Key:
         arrival = request.arrival
         take = partial(answers.key, arrival=arrival)

@@ -23,10 +23,10 @@ from svc_wire.ids import RejectReason, SeqId
 class Order:
     """Owns the waiting sequences and the order of all."""
 
-    def __init__(self, policy: Policy, overtakes_max: int) -> None:
-        self.question = Question()
+    def __init__(self, policy: Policy, overtakes_max: int, question: Question) -> None:
+        self.question = question
         """What a policy is being asked."""
-        self._guard = Guard(policy, self.question)
+        self._guard = Guard(policy, question)
         self._overtakes_max = overtakes_max
         self._batch: Batch | None = None
         self.waiting = WaitingGroups(self._rank)
@@ -73,6 +73,10 @@ class Order:
             sequence.tokens_told = max(sequence.tokens_told, self._progress(sequence))
         for sequence in sorted(waiting, key=lambda other: other.seq_id):
             self.enqueue(sequence)
+
+    def distrust(self, reason: str) -> None:
+        """The policy will have to be replaced."""
+        self._guard.distrust(reason)
 
     @property
     def has_fault(self) -> bool:

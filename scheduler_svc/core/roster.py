@@ -11,6 +11,7 @@ Those who wait stand in the policy's order, or apart as suspects; those who run 
 from scheduler_svc.core.batch import Batch
 from scheduler_svc.core.order import Order
 from scheduler_svc.core.policies import LoadView, Policy
+from scheduler_svc.core.question import Question
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.suspects import Suspects
 from scheduler_svc.core.tenants import Tenants
@@ -21,9 +22,9 @@ from svc_wire.ids import FinishReason, SeqId
 class Roster:
     """Owns the sequences. Who calls decides whom, when and why; here nobody gets lost."""
 
-    def __init__(self, config: SchedulerConfig, policy: Policy) -> None:
+    def __init__(self, config: SchedulerConfig, policy: Policy, question: Question) -> None:
         self.sequences: dict[SeqId, Sequence] = {}
-        self.order = Order(policy, config.overtakes_max)
+        self.order = Order(policy, config.overtakes_max, question)
         self.suspects = Suspects(config.losses_max)
         self.tenants = Tenants()
         self.batch: Batch | None = None

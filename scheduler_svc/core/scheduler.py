@@ -42,9 +42,12 @@ from svc_wire.ids import FinishReason, RejectReason, SeqId
 class Scheduler:
     """Used by one thread. Events in, plans and endings out."""
 
-    def __init__(self, config: SchedulerConfig, policy: Policy) -> None:
+    def __init__(
+        self, config: SchedulerConfig, policy: Policy, question: Question | None = None
+    ) -> None:
+        """`question` is for who watches the policy: see there."""
         self.config = config
-        self._roster = Roster(config, policy)
+        self._roster = Roster(config, policy, question or Question())
         self._pace = Pace()
         self._planner: Planner | None = None
         """Of this epoch."""
@@ -71,7 +74,7 @@ class Scheduler:
 
     @property
     def question(self) -> Question:
-        """What the policy is being asked: for a watchdog, since the core has no clock."""
+        """What the policy is being asked, for a watchdog and a budget."""
         return self._roster.order.question
 
     def set_policy(self, policy: Policy) -> None:
@@ -80,6 +83,11 @@ class Scheduler:
         Raises PolicyFault, and changes nothing, if it cannot order the requests there are.
         """
         self._roster.set_policy(policy)
+
+    def distrust_policy(self, reason: str) -> None:
+        """Replaces the policy by fcfs, for a reason that cannot be seen from in here."""
+        self._roster.order.distrust(reason)
+        self._replace_faulty_policy()
 
     def _replace_faulty_policy(self) -> None:
         if self._roster.order.take_fault():

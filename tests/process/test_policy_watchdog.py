@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from executor_svc.hash_model import expected_tokens
 from scheduler_svc.watchdog import ANSWER_S
 from tests.support.jobs import make_job, run_round
 from tests.support.stack import Stack
@@ -48,3 +49,20 @@ def test_a_policy_that_raises_what_nobody_can_show_ends_nothing() -> None:
         assert (state.name, state.faults) == ("fcfs", 1)
         assert state.last_fault == "rude: refuse raised what cannot be shown"
         assert client.server_status().policy == "fcfs"
+
+
+def test_a_policy_that_is_slow_at_every_question_is_replaced() -> None:
+    """A prompt is read in 250 pieces, each of which costs an answer: 5 s, if nobody minded."""
+    options = ("--policy", "tests.support.stuck_policies:Slow", "--step-tokens-max", "4")
+    executor = ("--model", "hash", "--model-len-max", "1024")
+    with Stack(executor=executor, scheduler=options) as stack, Client(stack.address) as client:
+        vocab_size = client.model_info().vocab_size
+        prompt = [number % vocab_size for number in range(1000)]
+        answer = client.complete(prompt, max_tokens=3, ignore_eos=True, temperature=0.0)
+        right = expected_tokens(prompt, vocab_size=vocab_size, max_tokens=3)
+        assert list(answer.token_ids) == right
+        state = client.policy()
+        assert (state.name, state.faults) == ("fcfs", 1)
+        assert "slow: its answers took" in state.last_fault
+        assert "policy is slow" in stack.logs()
+        assert "policy replaced" in stack.logs()

@@ -48,3 +48,13 @@ class Unspeakable(BaseException):
 
     def __repr__(self) -> str:
         raise KeyboardInterrupt
+
+
+class Slow(Fcfs):
+    """Answers as it should, but takes its time whenever a prompt is read."""
+
+    name: ClassVar[str] = "slow"
+
+    def piece(self, request: RequestView, wanted: int, room: int) -> int:
+        time.sleep(0.02)
+        return super().piece(request, wanted, room)

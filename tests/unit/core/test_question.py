@@ -41,7 +41,21 @@ def test_a_question_is_open_while_it_is_answered() -> None:
     with pytest.raises(ZeroDivisionError):
         question.put(lambda: 1 // 0)
     assert not question.is_open
-    assert question.number == 2
+
+
+def test_what_answers_take_is_added_up_turn_by_turn() -> None:
+    now = iter([1.0, 1.5, 10.0, 12.0, 20.0, 20.25, 30.0, 31.0, 34.0])
+    question = Question(lambda: next(now))
+    question.begin_turn()
+    question.put(lambda: None)
+    with pytest.raises(ZeroDivisionError):
+        question.put(lambda: 1 // 0)
+    assert (question.turn, question.took_s, question.turn_took_s) == (1, 2.5, 2.5)
+    question.begin_turn()
+    assert question.turn_took_s == 0
+    question.put(lambda: None)
+    assert question.put(lambda: question.turn_took_s) == 0.25 + 1.0  # so far
+    assert (question.turn, question.took_s, question.turn_took_s) == (2, 6.75, 4.25)
 
 
 def test_a_stall_is_a_fault() -> None:
