@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.bugs import BUGS, Bug
-from tests.mutants.planting import ROOT, plant
+from tests.mutants.bugs import BUGS
+from tests.mutants.planting import ROOT, Bug, plant
 
 pytestmark = pytest.mark.timeout(600)  # half a minute on two idle cores; the first test hunts all
 
