@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from frontend_svc.address import AddressError
 from frontend_svc.server import Frontend
 from frontend_svc.settings import Settings
 from frontend_svc.tokenizer import TokenizerError
+from svc_shell.listening import AddressError
 from svc_shell.logs import setup_logs
 from svc_shell.parent import follow_parent
 from svc_wire.errors import RunDirError

@@ -26,9 +26,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from frontend_svc.address import AddressError, joined
 from frontend_svc.backend import Backend
 from frontend_svc.tally import Histogram, Labelled, Tally
+from svc_shell.listening import AddressError, joined
 from svc_wire.frontend_link import Pace, Status
 
 STATUS_AGE_MAX_S = 5.0

@@ -8,7 +8,7 @@ frontend.address                      where they listen; the last one to go remo
 import asyncio
 import os
 
-from frontend_svc.address import AddressError
+from svc_shell.listening import AddressError
 from svc_shell.presence import ADDRESS_FILE, FRONTENDS_MAX, SERVING, WAITING, is_held, service_name
 from svc_shell.pulse import PULSE_S, beat
 from svc_wire.errors import LockHeld

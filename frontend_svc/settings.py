@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from svc_shell.listening import DEFAULT_HOST, DEFAULT_PORT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    host: str = "127.0.0.1"
-    port: int = 50051
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
     """0 takes any free port."""
     metrics_port: int = 0
     """For metrics; one that is named frontend-2 takes the port after it, and so on. 0: none."""

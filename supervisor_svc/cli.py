@@ -1,9 +1,11 @@
 """`twostroke serve`, also as `python -m supervisor_svc`: runs an instance until it is stopped.
 
-Options that belong to a service are passed on only where they were given, so that each default has
-one owner. A service's other options are set by its TWOSTROKE_* variables, which children inherit.
+Options that belong to a service are passed on only where they were given, here or by their
+variables, so that each default has one owner. A service's other options are set by its TWOSTROKE_*
+variables, which children inherit.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -17,11 +19,13 @@ from rich.console import Console
 
 from supervisor_svc import display
 from supervisor_svc.instance import instance_dir
-from supervisor_svc.stack import Stack, StackConfig, StackError
+from supervisor_svc.stack import EXIT_FAILED, Stack, StackConfig, StackError
 from supervisor_svc.upkeep import Upkeep
+from svc_shell.listening import DEFAULT_HOST, DEFAULT_PORT, PORT_MAX, AddressError, bound
 from svc_shell.presence import FRONTENDS_MAX
 
 EXIT_INTERRUPTED = 130
+POLICY_OPT = "TWOSTROKE_POLICY_OPT"
 
 ROLE_OPTIONS = {
     "executor": ("model", "log_level"),
@@ -56,14 +60,30 @@ def serve(
     model: Annotated[
         str | None,
         typer.Option(
-            help="smollm2 (embedded), a folder or hub name of a causal LM, or hash (a fake)."
+            envvar="TWOSTROKE_MODEL",
+            help="smollm2 (embedded), a folder or hub name of a causal LM, or hash (a fake).",
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    host: Annotated[
+        str | None, typer.Option(envvar="TWOSTROKE_HOST", help="Address to listen on.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="TWOSTROKE_PORT",
+            min=0,
+            max=PORT_MAX,
+            help="Port to listen on; 0 takes a free one.",
+        ),
+    ] = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(help="Port for Prometheus; further front ends take those after it."),
+        typer.Option(
+            envvar="TWOSTROKE_METRICS_PORT",
+            min=0,
+            max=PORT_MAX,
+            help="Port for Prometheus; further front ends take those after it.",
+        ),
     ] = None,
     frontends: Annotated[
         int,
@@ -76,13 +96,20 @@ def serve(
     ] = 1,
     policy: Annotated[
         str | None,
-        typer.Option(help="Scheduling policy; `twostroke policy list` shows those of a server."),
+        typer.Option(
+            envvar="TWOSTROKE_POLICY",
+            help="Scheduling policy; `twostroke policy list` shows those of a server.",
+        ),
     ] = None,
     policy_opt: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE for the policy; may be repeated.")
+        list[str] | None,
+        typer.Option(envvar=POLICY_OPT, help="NAME=VALUE for the policy; may be repeated."),
     ] = None,
     depth: Annotated[
-        int | None, typer.Option(help="Steps planned ahead of the one that is computed.")
+        int | None,
+        typer.Option(
+            envvar="TWOSTROKE_DEPTH", help="Steps planned ahead of the one that is computed."
+        ),
     ] = None,
     run_dir: Annotated[
         Path | None,
@@ -91,7 +118,9 @@ def serve(
             help="Directory for sockets and frames; left out: a private one on tmpfs.",
         ),
     ] = None,
-    ready_timeout: Annotated[float, typer.Option(help="Seconds to get ready in.")] = 300.0,
+    ready_timeout: Annotated[
+        float, typer.Option(envvar="TWOSTROKE_READY_TIMEOUT", help="Seconds to get ready in.")
+    ] = 300.0,
     drain_timeout: Annotated[
         float,
         typer.Option(
@@ -100,11 +129,17 @@ def serve(
     ] = 30.0,
     outage_timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds that answers wait for a scheduler or executor that is away."),
+        typer.Option(
+            envvar="TWOSTROKE_OUTAGE_TIMEOUT",
+            help="Seconds that answers wait for a scheduler or executor that is away.",
+        ),
     ] = None,
     stall_timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds without progress after which health is not serving."),
+        typer.Option(
+            envvar="TWOSTROKE_STALL_TIMEOUT",
+            help="Seconds without progress after which health is not serving.",
+        ),
     ] = None,
     hang_timeout: Annotated[
         float,
@@ -122,12 +157,15 @@ def serve(
             help="Deaths of a service in a row after which everything is stopped.",
         ),
     ] = 15,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(envvar="TWOSTROKE_LOG_LEVEL", help="debug, info, warning or error."),
+    ] = None,
 ) -> None:
     """Start executor, scheduler and front ends; Ctrl-C drains and stops them, twice kills them.
 
     A service that dies is started again. Exits with 0 when it was stopped as asked, with 1 when a
-    service did not get ready or died too often, with 2 when an option is wrong.
+    port is taken or a service did not get ready or died too often, with 2 when an option is wrong.
     """
     err = Console(stderr=True, highlight=False, markup=False)
     if log_level is None and err.is_terminal:
@@ -145,9 +183,12 @@ def serve(
         "stall_timeout": stall_timeout,
         "log_level": log_level,
     }
+    # It is on the command line now, from which the next policy can take it away.
+    os.environ.pop(POLICY_OPT, None)
     # A service manager stops with SIGTERM what a person stops with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        _check_ports(host, port, metrics_port, frontends)
         with instance_dir(run_dir) as directory:
             config = StackConfig(
                 commands(directory, options),
@@ -160,9 +201,23 @@ def serve(
     except KeyboardInterrupt:
         err.print("killed")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    except StackError as error:
+    except (StackError, AddressError) as error:
         err.print(f"error: {error}", style="red", soft_wrap=True)
-        raise typer.Exit(error.exit_status) from error
+        status = error.exit_status if isinstance(error, StackError) else EXIT_FAILED
+        raise typer.Exit(status) from error
+
+
+def _check_ports(
+    host: str | None, port: int | None, metrics_port: int | None, frontends: int
+) -> None:
+    """Raises AddressError if the front ends will not get their ports: they would find that out
+    themselves, beside a model that loads."""
+    port = DEFAULT_PORT if port is None else port
+    metrics = range(metrics_port, metrics_port + frontends) if metrics_port else range(0)
+    if port in metrics:
+        raise typer.BadParameter(f"front ends listen on port {port}", param_hint="--metrics-port")
+    for wanted in (port, *metrics):
+        bound(DEFAULT_HOST if host is None else host, wanted).close()
 
 
 def _run(stack: Stack, err: Console, restarts_max: int, hang_timeout_s: float) -> None:

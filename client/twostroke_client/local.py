@@ -97,7 +97,9 @@ def _order(run_dir: Path | None, order: "Order") -> str:
 
 def demo(
     prompt: Annotated[str, typer.Argument(help="What to ask.")] = DEMO_PROMPT,
-    model: Annotated[str | None, typer.Option(help="As for serve.")] = None,
+    model: Annotated[
+        str | None, typer.Option(envvar="TWOSTROKE_MODEL", help="As for serve.")
+    ] = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 160,
 ) -> None:
     """Start everything, answer one prompt through gRPC, stop everything."""

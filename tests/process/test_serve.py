@@ -191,18 +191,33 @@ def test_eight_instances_at_once() -> None:
         assert [instance.wait(30) for instance in instances] == [0] * 8
 
 
-def test_a_port_in_use_is_one_sentence() -> None:
+@pytest.mark.parametrize("which", ["--port", "--metrics-port"])
+def test_a_port_in_use_is_one_sentence_before_anything_starts(which: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        with Serve("--port", port, wait=False) as serve:
+        with Serve(which, port, wait=False) as serve:
             assert serve.wait(30) == 1
-            assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in serve.errors()
-            assert "error: the frontend" in serve.errors()
-            assert "Traceback" not in serve.errors()
+            said = f"error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+            assert serve.errors() == said
+
+
+def test_a_policy_of_the_environment_can_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOSTROKE_POLICY", "fair")
+    monkeypatch.setenv("TWOSTROKE_POLICY_OPT", "weight.gold=3")
+    with Serve() as serve, Client(serve.address) as client:
+        assert client.server_status().policy == "fair"
+        assert serve.command("restart", "scheduler", "--policy", "fcfs") == (0, "")
+        assert client.server_status().policy == "fcfs"
 
 
 @pytest.mark.parametrize(
-    "options", [("--policy", "no-such-thing"), ("--depth", "99"), ("--port", "-1")]
+    "options",
+    [
+        ("--policy", "no-such-thing"),
+        ("--depth", "99"),
+        ("--port", "-1"),
+        ("--metrics-port", "50050", "--frontends", "2", "--port", "50051"),
+    ],
 )
 def test_a_wrong_option_is_a_usage_error(options: tuple[str, ...]) -> None:
     with Serve(*options, wait=False) as serve:

@@ -12,11 +12,11 @@ import grpc.aio
 import pytest
 
 from frontend_svc import metrics
-from frontend_svc.address import AddressError
 from frontend_svc.metrics import Metrics, Page
 from frontend_svc.server import Frontend
 from frontend_svc.settings import Settings
 from frontend_svc.tally import Histogram, Tally
+from svc_shell.listening import AddressError
 from svc_shell.presence import is_held
 from svc_wire.ids import FinishReason
 from svc_wire.rundir import RunDir

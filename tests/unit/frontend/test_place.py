@@ -9,10 +9,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from frontend_svc.address import AddressError
 from frontend_svc.place import Place
 from frontend_svc.server import Frontend
 from frontend_svc.settings import Settings
+from svc_shell.listening import AddressError
 from svc_shell.presence import holder, is_held, is_serving, is_up
 from svc_wire.errors import LockHeld
 from svc_wire.ids import FinishReason
