@@ -215,7 +215,7 @@ def _check_ports(
     port = DEFAULT_PORT if port is None else port
     metrics = range(metrics_port, metrics_port + frontends) if metrics_port else range(0)
     if port in metrics:
-        raise typer.BadParameter(f"front ends listen on port {port}", param_hint="--metrics-port")
+        raise typer.BadParameter(f"front ends listen on port {port}", param_hint="'--metrics-port'")
     for wanted in (port, *metrics):
         bound(DEFAULT_HOST if host is None else host, wanted).close()
 
