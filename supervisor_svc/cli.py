@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from supervisor_svc import display
-from supervisor_svc.instance import instance_dir
+from supervisor_svc.instance import Tell, instance_dir
 from supervisor_svc.stack import EXIT_FAILED, Stack, StackConfig, StackError
 from supervisor_svc.upkeep import Upkeep
 from svc_shell.listening import DEFAULT_HOST, DEFAULT_PORT, PORT_MAX, AddressError, bound
@@ -168,6 +168,7 @@ def serve(
     port is taken or a service did not get ready or died too often, with 2 when an option is wrong.
     """
     err = Console(stderr=True, highlight=False, markup=False)
+    tell = partial(err.print, soft_wrap=True)
     if log_level is None and err.is_terminal:
         log_level = "warning"  # the display says what a person wants to know of a good start
     options = {
@@ -189,7 +190,7 @@ def serve(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _check_ports(host, port, metrics_port, frontends)
-        with instance_dir(run_dir) as directory:
+        with instance_dir(run_dir, tell) as directory:
             config = StackConfig(
                 commands(directory, options),
                 frontends=frontends,
@@ -197,7 +198,7 @@ def serve(
                 drain_timeout_s=drain_timeout,
             )
             with Stack(directory, config) as stack:
-                _run(stack, err, restarts_max, hang_timeout)
+                _run(stack, err, tell, restarts_max, hang_timeout)
     except KeyboardInterrupt:
         err.print("killed")
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -220,7 +221,7 @@ def _check_ports(
         bound(DEFAULT_HOST if host is None else host, wanted).close()
 
 
-def _run(stack: Stack, err: Console, restarts_max: int, hang_timeout_s: float) -> None:
+def _run(stack: Stack, err: Console, tell: Tell, restarts_max: int, hang_timeout_s: float) -> None:
     """Serves until it is asked to stop."""
     with ExitStack() as rest:
         try:
@@ -228,10 +229,7 @@ def _run(stack: Stack, err: Console, restarts_max: int, hang_timeout_s: float) -
             sys.stdout.write(f"ready at {address}\n")
             sys.stdout.flush()
             upkeep = Upkeep(
-                stack,
-                restarts_max=restarts_max,
-                hang_timeout_s=hang_timeout_s,
-                tell=partial(err.print, soft_wrap=True),
+                stack, restarts_max=restarts_max, hang_timeout_s=hang_timeout_s, tell=tell
             )
             rest.callback(upkeep.close)
             upkeep.run()

@@ -5,15 +5,15 @@
             supervisor.lock ...    held by the processes of the instance while they live
 
 An instance whose supervisor was killed cannot remove its directory; the next one to start does,
-once nobody holds a lock in it. The flock on the parent keeps those who make directories and those
-who sweep them apart.
+once nobody holds a lock in it, and says so. The flock on the parent keeps those who make
+directories and those who sweep them apart.
 """
 
 import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,14 +31,19 @@ _PREFIX = "serve-"
 _LEFTOVERS = ("*.sock", "ring-*", "kv-index*", ADDRESS_FILE)
 
 
+Tell = Callable[[str], object]
+"""Gets a line for a person."""
+
+
 @contextmanager
-def instance_dir(given: Path | None) -> Iterator[Path]:
+def instance_dir(given: Path | None, tell: Tell) -> Iterator[Path]:
     """The locked runtime directory of a new instance, cleared of what it left when it ends.
 
-    Raises InstanceError if the directory is unusable or belongs to a running instance.
+    `tell` hears what dead instances had left. Raises InstanceError if the directory is unusable or
+    belongs to a running instance.
     """
     try:
-        path, lock = _make_private() if given is None else _take(given)
+        path, lock = _make_private(tell) if given is None else _take(given, tell)
     except RunDirError as error:
         raise InstanceError(str(error)) from error
     try:
@@ -51,14 +56,15 @@ def instance_dir(given: Path | None) -> Iterator[Path]:
         os.close(lock)
 
 
-def _take(given: Path) -> tuple[Path, int]:
+def _take(given: Path, tell: Tell) -> tuple[Path, int]:
     run_dir = RunDir(given)
     lock = run_dir.lock("supervisor")
-    _remove_leftovers(run_dir.path)
+    if removed := _remove_leftovers(run_dir.path):
+        tell(f"removed what a dead instance left in {run_dir.path}: {', '.join(removed)}")
     return run_dir.path, lock
 
 
-def _make_private() -> tuple[Path, int]:
+def _make_private(tell: Tell) -> tuple[Path, int]:
     parent = RunDir(default_run_dir()).path
     guard = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -66,17 +72,21 @@ def _make_private() -> tuple[Path, int]:
         for old in parent.glob(f"{_PREFIX}*"):
             if not any(is_held(lock) for lock in old.glob("*.lock")):
                 shutil.rmtree(old, ignore_errors=True)
+                done = "cannot remove" if old.exists() else "removed"
+                tell(f"{done} what a dead instance left: {old}")
         made = RunDir(parent / f"{_PREFIX}{secrets.token_hex(4)}")
         return made.path, made.lock("supervisor")
     finally:
         os.close(guard)
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Removes the files of dead services, unless a service of somebody else lives here."""
+def _remove_leftovers(path: Path) -> list[str]:
+    """Removes the files of dead services, unless a service of somebody else lives here; returns
+    their names."""
     others = (lock for lock in path.glob("*.lock") if lock.name != "supervisor.lock")
     if any(is_held(lock) for lock in others):
-        return
-    for pattern in _LEFTOVERS:
-        for left in path.glob(pattern):
-            left.unlink(missing_ok=True)
+        return []
+    left = sorted(file for pattern in _LEFTOVERS for file in path.glob(pattern))
+    for file in left:
+        file.unlink(missing_ok=True)
+    return [file.name for file in left]

@@ -8,6 +8,7 @@ import runpy
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,7 +114,7 @@ def demo(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started_s = time.monotonic()
     try:
-        with instance_dir(None) as run_dir:
+        with instance_dir(None, partial(err.print, soft_wrap=True)) as run_dir:
             options = {"model": model, "port": 0, "log_level": "warning"}
             with Stack(run_dir, StackConfig(commands(run_dir, options))) as stack:
                 address = display.start(stack, err)

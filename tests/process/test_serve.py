@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.serve import ROLES, Serve, wait_until
@@ -179,6 +180,20 @@ def test_a_killed_supervisor_leaves_no_orphans(slow_steps: None) -> None:
         assert left == [str(next(serve.run_dirs.iterdir()))], "no socket and no ring"
 
 
+def test_what_a_supervisor_killed_at_its_start_left_is_removed_by_the_next_one() -> None:
+    with Serve(wait=False) as dying:
+        assert wait_until(lambda: len(dying.supervisor.children()) == len(ROLES), 20)
+        services = dying.supervisor.children()
+        dying.signal(signal.SIGKILL)
+        assert psutil.wait_procs(services, 20)[1] == []
+        [left] = dying.run_dirs.iterdir()
+        with Serve(shm=dying.run_dirs.parent) as after:
+            assert not left.exists()
+            first, *_ = after.errors().splitlines()
+            assert first == f"removed what a dead instance left: {left}"
+            assert _answer(after.address) == 5
+
+
 def test_eight_instances_at_once() -> None:
     with ExitStack() as stack:
         instances = [stack.enter_context(Serve(wait=False)) for _ in range(8)]
@@ -207,7 +222,7 @@ def test_a_policy_of_the_environment_can_be_replaced(monkeypatch: pytest.MonkeyP
     with Serve() as serve, Client(serve.address) as client:
         assert client.server_status().policy == "fair"
         assert serve.command("restart", "scheduler", "--policy", "fcfs") == (0, "")
-        assert client.server_status().policy == "fcfs"
+        assert wait_until(lambda: client.server_status().policy == "fcfs", 10)
 
 
 @pytest.mark.parametrize(

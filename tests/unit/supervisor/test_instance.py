@@ -24,8 +24,12 @@ def parent(short: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return short / "twostroke"
 
 
+def ignore(line: str) -> None:
+    pass
+
+
 def test_a_private_directory_is_gone_afterwards(parent: Path) -> None:
-    with instance_dir(None) as path:
+    with instance_dir(None, ignore) as path:
         assert path.parent == parent
         assert path.stat().st_mode & 0o777 == 0o700
         (path / "executor.sock").touch()
@@ -33,7 +37,7 @@ def test_a_private_directory_is_gone_afterwards(parent: Path) -> None:
 
 
 def test_instances_do_not_meet(parent: Path) -> None:
-    with instance_dir(None) as one, instance_dir(None) as two:
+    with instance_dir(None, ignore) as one, instance_dir(None, ignore) as two:
         assert one != two
         assert one.exists(), "a second instance swept the first"
 
@@ -44,8 +48,10 @@ def test_what_a_killed_instance_left_is_swept(parent: Path) -> None:
     parent.chmod(0o700)
     (dead / "supervisor.lock").touch()
     (dead / "ring-1-x").touch()
-    with instance_dir(None):
+    said: list[str] = []
+    with instance_dir(None, said.append):
         assert not dead.exists()
+    assert said == [f"removed what a dead instance left: {dead}"]
 
 
 def test_an_instance_that_outlives_its_supervisor_is_left_alone(parent: Path) -> None:
@@ -54,8 +60,10 @@ def test_an_instance_that_outlives_its_supervisor_is_left_alone(parent: Path) ->
     alive.mkdir(mode=0o700)
     (alive / "supervisor.lock").touch()
     lock = RunDir(alive).lock("executor")
-    with instance_dir(None):
+    said: list[str] = []
+    with instance_dir(None, said.append):
         assert alive.exists()
+    assert said == []
     os.close(lock)
 
 
@@ -64,8 +72,10 @@ def test_a_given_directory_stays_without_leftovers(short: Path) -> None:
     given.mkdir(mode=0o700)
     (given / "frontend.address").write_text("stale")
     (given / "notes").touch()
-    with instance_dir(given) as path:
+    said: list[str] = []
+    with instance_dir(given, said.append) as path:
         assert not (path / "frontend.address").exists(), "a stale address must not be believed"
+        assert said == [f"removed what a dead instance left in {given}: frontend.address"]
         (path / "scheduler.sock").touch()
     assert sorted(p.name for p in given.iterdir()) == ["notes", "supervisor.lock"]
 
@@ -74,7 +84,7 @@ def test_a_service_that_runs_there_already_keeps_its_files(short: Path) -> None:
     given = RunDir(short / "given")
     lock = given.lock("executor")
     (given.path / "executor.sock").touch()
-    with instance_dir(given.path) as path:
+    with instance_dir(given.path, ignore) as path:
         assert (path / "executor.sock").exists()
     assert (given.path / "executor.sock").exists()
     os.close(lock)
@@ -82,6 +92,6 @@ def test_a_service_that_runs_there_already_keeps_its_files(short: Path) -> None:
 
 def test_one_supervisor_a_directory(short: Path) -> None:
     given = short / "given"
-    other = instance_dir(given)
-    with instance_dir(given), pytest.raises(InstanceError, match="another supervisor"):
+    other = instance_dir(given, ignore)
+    with instance_dir(given, ignore), pytest.raises(InstanceError, match="another supervisor"):
         other.__enter__()
