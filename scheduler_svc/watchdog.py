@@ -16,25 +16,30 @@ from types import FrameType
 from scheduler_svc.core import PolicyStalled, Question
 
 LOOK_S = 0.5
-ANSWER_S = 0.4
+ANSWER_SHARE = 0.8
+"""Of the time between two looks: less than all, since the timer may be early."""
+ANSWER_S = ANSWER_SHARE * LOOK_S
 """A policy has at least so long for its answers of one turn, and at most two looks."""
 
 
 @contextmanager
-def watching(question: Question) -> Iterator[None]:
+def watching(question: Question, look_s: float = LOOK_S) -> Iterator[None]:
     """While this is entered, which must be in the main thread."""
+    answer_s = ANSWER_SHARE * look_s
     seen: int | None = None
 
     def look(_signum: int, _frame: FrameType | None) -> None:
         nonlocal seen
-        if question.is_open and question.turn == seen and question.turn_took_s >= ANSWER_S:
+        if question.is_open and question.turn == seen and question.turn_took_s >= answer_s:
             raise PolicyStalled
         seen = question.turn if question.is_open else None
 
-    signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
+    before = signal.signal(signal.SIGALRM, look)
+    timer = signal.setitimer(signal.ITIMER_REAL, look_s, look_s)
     try:
         yield
     finally:
         # An interpreter that ends gives up its handlers; a signal after that would kill.
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from scheduler_svc.core import SchedulerConfig
 from scheduler_svc.core.policies import OptionError
+from scheduler_svc.ctrl_c import ending_at_once
 from scheduler_svc.policy_finder import PolicyNotFound, make_policy, parse_options
 from scheduler_svc.simulate import cost, report
 from scheduler_svc.simulate.machine import Machine, Outcome
@@ -103,7 +104,8 @@ def main(
     for each in policies:
         began_s = time.perf_counter()
         machine = Machine(each, model, config, swap_bytes=swap_memory)
-        outcome = machine.run(arrivals, deadline or math.inf)
+        with ending_at_once():
+            outcome = machine.run(arrivals, deadline or math.inf)
         outcomes.append(outcome)
         _say_pace(outcome, time.perf_counter() - began_s)
     out = Console(highlight=False)
