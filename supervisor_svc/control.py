@@ -33,7 +33,7 @@ class Restart(msgspec.Struct, frozen=True, tag=True):
     role: str
     arguments: tuple[str, ...] = ()
     checks_only: bool = False
-    """Only look whether the service could start with them."""
+    """Only look for faults in them."""
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):

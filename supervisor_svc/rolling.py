@@ -52,7 +52,7 @@ class Rolling:
     def done(self, now: float) -> str:
         """For a person, once the order has been obeyed."""
         if self._order.checks_only:
-            return f"the {self._order.role} could start so; nothing was restarted"
+            return f"found no fault in the options of the {self._order.role}; nothing was restarted"
         seconds = f"in {now - self._began:.1f} s"
         if len(self._before) > 1:
             return f"restarted {len(self._before)} front ends {seconds}, one after the other"

@@ -56,7 +56,7 @@ def restart(
     context: typer.Context,
     role: Annotated[str, typer.Argument(help="scheduler, executor or frontend.")],
     check: Annotated[
-        bool, typer.Option("--check", help="Only look whether it could start with these options.")
+        bool, typer.Option("--check", help="Only look for faults in these options.")
     ] = False,
     run_dir: RunDirectory = None,
 ) -> None:
