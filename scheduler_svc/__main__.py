@@ -1,6 +1,7 @@
 """python -m scheduler_svc: reads options, environment and signals once, and runs the service."""
 
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +9,11 @@ from typing import Annotated
 import typer
 
 from scheduler_svc import collector
-from scheduler_svc.core import SchedulerConfig
+from scheduler_svc.core import Question, SchedulerConfig
 from scheduler_svc.core.policies import OptionError
-from scheduler_svc.policy_finder import PolicyNotFound, make_policy, names, parse_options
+from scheduler_svc.policy_finder import PolicyNotFound, make_in_time, names, parse_options
 from scheduler_svc.service import Service
-from scheduler_svc.watchdog import watching
+from scheduler_svc.watchdog import LOAD_S, watching
 from svc_shell.logs import setup_logs
 from svc_shell.parent import follow_parent
 from svc_shell.pulse import beat
@@ -119,8 +120,11 @@ def main(
     SIGTERM drains; SIGINT, or SIGTERM once more, leaves the requests to a successor at once.
     """
     log = setup_logs("scheduler", log_level)
+    question = Question(time.monotonic)
     try:
-        chosen = make_policy(policy, parse_options(policy_opt or []))
+        options = parse_options(policy_opt or [])
+        with watching(question, LOAD_S):
+            chosen = make_in_time(question, policy, options)
     except (PolicyNotFound, OptionError) as error:
         raise typer.BadParameter(str(error)) from error
     if check:

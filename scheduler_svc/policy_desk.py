@@ -1,12 +1,10 @@
 """The policy in force, for those who ask about it or ask for another one."""
 
-from functools import partial
-
 import structlog
 
-from scheduler_svc.core import PolicyFault, PolicyStalled, Scheduler
+from scheduler_svc.core import PolicyFault, Scheduler
 from scheduler_svc.core.policies import OptionError
-from scheduler_svc.policy_finder import PolicyNotFound, make_policy, names
+from scheduler_svc.policy_finder import PolicyNotFound, make_in_time, names
 from svc_wire.frontend_link import AskPolicy, PolicyInForce, TenantUsage
 
 log = structlog.get_logger(service="scheduler")
@@ -49,13 +47,8 @@ class PolicyDesk:
         """Why the policy was not changed; empty if it was."""
         try:
             # Only what is installed under a name: this must not import whatever a caller says.
-            make = partial(make_policy, ask.name, ask.options, allow_module=False)
-            policy = self._core.question.put(make)
+            policy = make_in_time(self._core.question, ask.name, ask.options, allow_module=False)
             self._core.set_policy(policy)
-        except PolicyStalled:
-            self._core.question.drop()
-            log.warning("policy not changed", asked=ask.name, error="it takes too long to make")
-            return f"the policy {ask.name!r} takes too long to make"
         except (PolicyNotFound, OptionError, PolicyFault) as refused:
             log.warning("policy not changed", asked=ask.name, error=str(refused))
             return str(refused)

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 
-from scheduler_svc.core import PolicyStalled, answers
+from scheduler_svc.core import PolicyStalled, Question, answers
 from scheduler_svc.core.policies import BY_NAME, OptionError, Policy
 
 GROUP = "twostroke.policies"
@@ -49,6 +49,17 @@ def make_policy(name: str, options: Mapping[str, str], *, allow_module: bool = T
         said = answers.shown(error)
         raise PolicyNotFound(f"policy {name!r} cannot be made: {said}") from error
     return policy
+
+
+def make_in_time(
+    question: Question, name: str, options: Mapping[str, str], *, allow_module: bool = True
+) -> Policy:
+    """The same, while `question` is watched; that it takes too long is a PolicyNotFound."""
+    try:
+        return question.put(lambda: make_policy(name, options, allow_module=allow_module))
+    except PolicyStalled:
+        question.drop()
+        raise PolicyNotFound(f"policy {name!r} takes too long to load and make") from None
 
 
 def _load(name: str, allow_module: bool) -> object:

@@ -21,6 +21,9 @@ ANSWER_SHARE = 0.8
 ANSWER_S = ANSWER_SHARE * LOOK_S
 """A policy has at least so long for its answers of one turn, and at most two looks."""
 
+LOAD_S = 20.0
+"""What `look_s` is where a policy is loaded before anybody waits: its module may import a lot."""
+
 
 @contextmanager
 def watching(question: Question, look_s: float = LOOK_S) -> Iterator[None]:

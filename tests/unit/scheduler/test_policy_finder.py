@@ -1,5 +1,6 @@
 """Policies are found by name, entry point and module; what cannot be made ends nobody."""
 
+import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -7,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from scheduler_svc import policy_finder
+from scheduler_svc.core import PolicyStalled, Question
 from scheduler_svc.core.policies import BY_NAME, Fair, Fcfs, OptionError, Options
-from scheduler_svc.policy_finder import PolicyNotFound, make_policy, names, parse_options
+from scheduler_svc.policy_finder import (
+    PolicyNotFound,
+    make_in_time,
+    make_policy,
+    names,
+    parse_options,
+)
 
 GOOD = """
 from scheduler_svc.core.policies import Policy
@@ -108,6 +116,43 @@ def test_what_a_policy_says_of_its_options_can_be_sent(monkeypatch: pytest.Monke
     with pytest.raises(OptionError, match=r"\\udc80") as caught:
         make_policy("picky", {})
     str(caught.value).encode()
+
+
+LOOPS = """
+from scheduler_svc.core.policies import Fcfs
+class Loops(Fcfs):
+    def __init__(self, options):
+        while True:
+            pass
+"""
+
+
+def test_a_policy_that_cannot_be_made_in_time_is_none() -> None:
+    class Stalls(Fcfs):
+        def __init__(self, options: object) -> None:
+            raise PolicyStalled
+
+    question = Question()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(BY_NAME, "stalls", Stalls)
+        with pytest.raises(PolicyNotFound, match="'stalls' takes too long"):
+            make_in_time(question, "stalls", {})
+    assert not question.is_open
+    assert isinstance(make_in_time(question, "fcfs", {}), Fcfs)
+
+
+def test_a_scheduler_does_not_wait_for_ever_for_its_policy(tmp_path: Path) -> None:
+    (tmp_path / "endless_policies.py").write_text(LOOPS)
+    script = (
+        "import typer; from scheduler_svc import __main__ as start; "
+        "start.LOAD_S = 0.25; typer.run(start.main)"
+    )
+    command = [sys.executable, "-c", script, "--check", "--policy", "endless_policies:Loops"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "takes too long" in done.stderr
 
 
 def test_options_are_texts() -> None:
