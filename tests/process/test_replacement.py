@@ -52,6 +52,13 @@ def test_who_says_nothing_does_not_hold_up_others(run_dir: Path) -> None:
         assert b"not an order" in say(run_dir, b"nonsense")
 
 
+def test_an_order_without_end_is_cut_off(run_dir: Path) -> None:
+    with kept(run_dir), socket.socket(socket.AF_UNIX) as endless:
+        endless.connect(f"\0{run_dir}/supervisor")
+        with pytest.raises(ConnectionError):
+            endless.sendall(bytes(1000 * control.ORDER_BYTES_MAX))
+
+
 def test_what_cannot_be_written_as_text_is_a_wrong_order(run_dir: Path) -> None:
     with kept(run_dir), pytest.raises(ControlError, match="not UTF-8") as refused:
         control.order(run_dir, Restart("scheduler", ("--policy=\udcff",)))
