@@ -213,12 +213,14 @@ def _check_ports(
 ) -> None:
     """Raises AddressError if the front ends will not get their ports: they would find that out
     themselves, beside a model that loads."""
+    host = DEFAULT_HOST if host is None else host
     port = DEFAULT_PORT if port is None else port
     metrics = range(metrics_port, metrics_port + frontends) if metrics_port else range(0)
     if port in metrics:
         raise typer.BadParameter(f"front ends listen on port {port}", param_hint="'--metrics-port'")
-    for wanted in (port, *metrics):
-        bound(DEFAULT_HOST if host is None else host, wanted).close()
+    bound(host, port).close()
+    for wanted in metrics:
+        bound(host, wanted, purpose="show metrics").close()
 
 
 def _run(stack: Stack, err: Console, tell: Tell, restarts_max: int, hang_timeout_s: float) -> None:

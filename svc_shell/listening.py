@@ -9,15 +9,15 @@ class AddressError(Exception):
     """The address cannot be listened on. The text is for a person."""
 
 
-def bound(host: str, port: int, *, joins: bool = False) -> socket.socket:
+def bound(host: str, port: int, *, joins: bool = False, purpose: str = "listen") -> socket.socket:
     """A socket that has the port and does not listen; to be closed. It `joins` others, or insists
     that it is alone.
 
-    Raises AddressError.
+    Raises AddressError, which says what the port is for.
     """
-    address = joined(host, port)
+    cannot = f"cannot {purpose} on"
     if host.startswith("unix:"):
-        raise AddressError(f"cannot listen on {host}: a host name or an IP address is needed")
+        raise AddressError(f"{cannot} {host}: a host name or an IP address is needed")
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -32,7 +32,7 @@ def bound(host: str, port: int, *, joins: bool = False) -> socket.socket:
             raise
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise AddressError(f"cannot listen on {address}: {reason}") from error
+        raise AddressError(f"{cannot} {joined(host, port)}: {reason}") from error
     return taken
 
 

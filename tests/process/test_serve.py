@@ -206,13 +206,15 @@ def test_eight_instances_at_once() -> None:
         assert [instance.wait(30) for instance in instances] == [0] * 8
 
 
-@pytest.mark.parametrize("which", ["--port", "--metrics-port"])
-def test_a_port_in_use_is_one_sentence_before_anything_starts(which: str) -> None:
+@pytest.mark.parametrize(
+    ("which", "purpose"), [("--port", "listen"), ("--metrics-port", "show metrics")]
+)
+def test_a_port_in_use_is_one_sentence_before_anything_starts(which: str, purpose: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with Serve(which, port, wait=False) as serve:
             assert serve.wait(30) == 1
-            said = f"error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+            said = f"error: cannot {purpose} on 127.0.0.1:{port}: Address already in use\n"
             assert serve.errors() == said
 
 
