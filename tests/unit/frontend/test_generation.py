@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -184,6 +185,23 @@ async def test_streams_do_not_mix() -> None:
 
 
 # -- the request's name ----------------------------------------------------------------------------
+
+
+@in_loop
+async def test_the_scheduler_knows_the_deadline() -> None:
+    async with served() as it:
+        await receive(it.generate(pb.GenerateRequest(text="x"), timeout=3600))
+        [submit] = it.scheduler.submits.values()
+        assert 3000 < submit.deadline_ns / 1e9 - time.monotonic() < 3700
+
+
+@pytest.mark.parametrize("patience_s", [None, generation.DEADLINE_MAX_S + 100])
+@in_loop
+async def test_a_deadline_that_is_ages_away_is_none(patience_s: float | None) -> None:
+    async with served() as it:
+        await receive(it.generate(pb.GenerateRequest(text="x"), timeout=patience_s))
+        [submit] = it.scheduler.submits.values()
+        assert submit.deadline_ns == 0
 
 
 @in_loop
