@@ -44,7 +44,9 @@ def make_cuda_runner(config: ExecutorConfig, folder: Path, device: torch.device)
     try:
         runner = CudaRunner(model, capacity, config.served_name or config.model, options)
         runner.capture()
-    except torch.cuda.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise  # torch has several errors for lack of memory, by who found it lacking
         raise OutOfMemory(
             f"the device's memory does not hold the model, its KV cache and its graphs: "
             f"lower --kv-memory or --num-blocks ({str(error).splitlines()[0]})"

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What fixes the kernels of a step: a captured graph belongs to one of these."""
+    """What the host must know of a step to enqueue its kernels."""
 
     slot: int
     rows: int

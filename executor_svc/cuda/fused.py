@@ -66,7 +66,6 @@ class _Layer:
     input_norm: Tensor  # [N]
     post_norm: Tensor  # [N]
     head_norms: tuple[Tensor, Tensor, float] | None
-    call: LayerCall
 
 
 class FusedModel:
@@ -74,12 +73,14 @@ class FusedModel:
 
     def __init__(self, model: CausalModel, calls: list[LayerCall], positions: int) -> None:
         """Merges the weights of `model` in place. Raises NotFusable, before anything is changed."""
-        inner = model.module.model
+        inner, layer = model.module.model, model.layers[0]
+        if len(set(model.layers)) > 1 or layer.key_dim != layer.value_dim:
+            raise NotFusable("layers differ in shape, or keys from values")
         self._rope = _rope_tables(inner, model, positions)
-        self._layers = [_merge(*pair) for pair in _checked_layers(inner, calls)]
+        self._layers = [_merge(each) for each in _checked_layers(inner)]
         self.calls = calls
         """What each layer asks its attention for."""
-        self._heads = model.layers[0].query_heads, model.layers[0].key_dim
+        self._heads = layer.query_heads, layer.key_dim
         self._embedding: Tensor = inner.embed_tokens.weight
         self._final_norm: Tensor = inner.norm.weight
         self._head: Tensor = model.module.lm_head.weight
@@ -146,7 +147,7 @@ class FusedModel:
         return add_norm(layer.down.product(x), residual, next_norm, eps)
 
 
-def _checked_layers(inner: Any, calls: list[LayerCall]) -> list[tuple[Any, LayerCall]]:
+def _checked_layers(inner: Any) -> list[Any]:
     """The decoder layers, if all are of the one structure that `_merge` understands."""
     for layer in inner.layers:
         _require_children(
@@ -171,7 +172,7 @@ def _checked_layers(inner: Any, calls: list[LayerCall]) -> list[tuple[Any, Layer
             raise NotFusable("norms are not RMS norms")
     if inner.config.hidden_act != "silu":
         raise NotFusable(f"its activation is {inner.config.hidden_act}")
-    return list(zip(inner.layers, calls, strict=True))
+    return list(inner.layers)
 
 
 def _require_children(module: nn.Module, wanted: set[str], allowed: set[str] = frozenset()) -> None:  # type: ignore[assignment]
@@ -180,7 +181,7 @@ def _require_children(module: nn.Module, wanted: set[str], allowed: set[str] = f
         raise NotFusable(f"{type(module).__name__} consists of {', '.join(sorted(found))}")
 
 
-def _merge(layer: Any, call: LayerCall) -> _Layer:
+def _merge(layer: Any) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     norms = None
     if hasattr(attention, "q_norm"):
@@ -199,7 +200,6 @@ def _merge(layer: Any, call: LayerCall) -> _Layer:
         input_norm=layer.input_layernorm.weight,
         post_norm=layer.post_attention_layernorm.weight,
         head_norms=norms,
-        call=call,
     )
 
 

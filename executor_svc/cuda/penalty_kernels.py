@@ -1,6 +1,6 @@
 """Penalties on the device: what a step with them does beside all others.
 
-    carry-over ─► join_histories ─► forward ─► penalise ─► sample ...
+    carry-over ─► forward ─► join_histories ─► penalise ─► sample ...
 
 The cells are those of executor_svc.penalties. Launched only for steps in which some row has
 RowFlag.PENALISED; the rows without it, and those past the plan's, touch no cell.

@@ -51,9 +51,9 @@ class PiecewiseModel:
         self.tokens_max = self._buckets[-1]
         # Finite numbers to begin with: nobody reads what padding becomes, but its KV is written.
         self._crossing = Activations(*(t.zero_() for t in fused.activations(self.tokens_max)))
-        numbers = partial(torch.zeros, dtype=torch.int32, device=logits.device)
-        self._tokens = Tokens(*numbers(3, self.tokens_max))
-        self._keep = numbers(len(logits), dtype=torch.int64)
+        zeros = partial(torch.zeros, device=logits.device)
+        self._tokens = Tokens(*zeros(3, self.tokens_max, dtype=torch.int32))
+        self._keep = zeros(len(logits), dtype=torch.int64)
         self._pieces = {bucket: self._cut(bucket) for bucket in self._buckets}
 
     def forward(

@@ -92,17 +92,17 @@ class CudaRunner:
     def capture(self) -> None:
         """Captures the graphs of all buckets, so that no request waits for one."""
         begin = time.monotonic()
-        reserved = [_reserved_bytes()]
+        reserved = [_bytes_in_use()]
         with torch.cuda.stream(self._pipeline.compute):
             for slot in range(len(self._slots)):
                 self._step.prepare_slot(slot, self._buckets)
-                reserved.append(_reserved_bytes())
+                reserved.append(_bytes_in_use())
             self._step.prepare_others(self._buckets)
-            reserved.append(_reserved_bytes())
+            reserved.append(_bytes_in_use())
         slot_a, slot_b, others = ((b - a) >> 20 for a, b in pairwise(reserved))
         log.info(
             "graphs captured",
-            count=self._graphs.count,
+            count=len(self._graphs.keys),
             seconds=round(time.monotonic() - begin, 1),
             first_slot_mib=slot_a,
             second_slot_mib=slot_b,
@@ -188,7 +188,7 @@ class CudaRunner:
         )
 
 
-def _reserved_bytes() -> int:
-    """Device memory that is taken and in use, or belongs to graphs."""
+def _bytes_in_use() -> int:
+    """Device memory that is in use or belongs to graphs; what the allocator keeps is let go."""
     torch.cuda.empty_cache()
     return torch.cuda.memory_reserved()

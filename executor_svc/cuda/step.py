@@ -106,11 +106,13 @@ class Step:
 
     def _mixed(self, shape: StepShape) -> None:
         self._carry_over(shape)
-        tokens, logits = self._tokens(shape), self._choosing.logits[: shape.rows]
+        tokens = self._tokens(shape)
         ends = self._slots[shape.slot].query_indptr[1 : shape.rows + 1]
         if self._pieces and shape.tokens <= self._pieces.tokens_max:
             self._pieces.forward(tokens, ends, shape.bucket, self._attention)
-        elif self._fused:
+            return
+        logits = self._choosing.logits[: shape.rows]
+        if self._fused:
             self._fused.forward(tokens, (ends - 1).long(), self._cache, self._attention, logits)
         else:
             self._unfused(tokens, (ends - 1).long(), logits)

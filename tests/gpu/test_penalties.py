@@ -96,4 +96,4 @@ def test_what_nobody_asks_for_is_not_done(runner: "CudaRunner") -> None:
     finally:
         runner._pipeline.enqueue = enqueue  # type: ignore
     if runner._step._launcher is runner._graphs:
-        assert any(key[-1] == PLAIN for key in runner._graphs._graphs)  # type: ignore[index]
+        assert any(key[-1] == PLAIN for key in runner._graphs.keys)

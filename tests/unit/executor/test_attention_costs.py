@@ -1,6 +1,7 @@
 """The kernel that a mixed step's attention takes is the one that measured quicker."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +26,36 @@ MEASURED = {
 Llama-3.1-8B's shape, ours and FlashInfer's, on one H200 (`python -m bench.attention`)."""
 
 
+LLAMA_8B = 32, 8
+
+
+def plan_of(rows: list[tuple[int, int]]) -> Any:
+    """As much of a plan as is looked at: (tokens, keys) of each row."""
+    tokens, keys = np.array(rows, np.int32).T
+    return SimpleNamespace(row_start=keys - tokens, row_stop=keys)
+
+
 @pytest.mark.parametrize("step", MEASURED)
 def test_the_quicker_one_is_taken(step: tuple[tuple[int, int], tuple[int, int]]) -> None:
-    (singles, keys), (tokens, stop) = step
-    row_stop = np.array([keys] * singles + [stop], np.int32)
-    row_start = row_stop - np.array([1] * singles + [tokens], np.int32)
-    plan = SimpleNamespace(row_start=row_start, row_stop=row_stop)
+    (singles, keys), longer = step
     ours, others = MEASURED[step]
-    taken = ours if is_ours_quicker(plan) else others  # type: ignore[arg-type]
+    taken = (
+        ours if is_ours_quicker(plan_of([(1, keys)] * singles + [longer]), *LLAMA_8B) else others
+    )
     assert taken <= 1.1 * min(ours, others)
+
+
+@pytest.mark.parametrize("tail", [(2, 100_000), (16, 32_768), (8, 8192)])
+def test_one_row_with_a_long_context_takes_its_time_in_turns(tail: tuple[int, int]) -> None:
+    """Be it of one token or of some: what is computed side by side does not help it."""
+    assert not is_ours_quicker(plan_of([(1, 600)] * 32 + [tail]), *LLAMA_8B)
+
+
+def test_more_kv_heads_make_more_of_the_rows_that_decode() -> None:
+    plan = plan_of([(1, 600)] * 32 + [(2048, 2048)])
+    assert not is_ours_quicker(plan, *LLAMA_8B)
+    assert is_ours_quicker(plan, 32, 32)
+
+
+def test_prompts_alone_are_not_ours() -> None:
+    assert not is_ours_quicker(plan_of([(400, 400), (30, 30)]), *LLAMA_8B)
