@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from executor_svc.logprobs import measure, of_chosen
+from executor_svc.logprobs import Measured, measure, of_chosen
 from executor_svc.recipe import Told
 from svc_wire.ids import LOGPROBS_MAX, NO_TOKEN
 
@@ -44,3 +44,10 @@ def test_rows_in_error_have_numbers_that_a_frame_takes(poison: float) -> None:
     tokens = torch.tensor([NO_TOKEN, NO_TOKEN, 1], dtype=torch.int32)
     for values in (measured.top, of_chosen(logits, tokens, measured)):
         assert bool((values <= 0).all())
+
+
+def test_rounding_makes_nothing_more_than_certain() -> None:
+    nothing = torch.empty(1, 0)
+    rounded = Measured(torch.tensor([2.9999995]), nothing.to(torch.int32), nothing)
+    logits = torch.tensor([[3.0, -50.0]])
+    assert of_chosen(logits, torch.tensor([0]), rounded).tolist() == [0.0]
