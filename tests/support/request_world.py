@@ -93,13 +93,13 @@ class World:
         self._step = 0
         self._clients: list[zmq.Socket[bytes]] = []
 
-    def connect(self) -> FrontEnd:
+    def connect(self, protocol: int = PROTOCOL_VERSION) -> FrontEnd:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         self._clients.append(socket)
         socket.connect(self._endpoint)
         front_end = FrontEnd(self, socket)
-        front_end.send(Attach(PROTOCOL_VERSION, "test"))
+        front_end.send(Attach(protocol, "test"))
         self.receive()
         return front_end
 

@@ -59,6 +59,14 @@ def test_a_front_end_that_attaches_anew_leaves_orphans(world: World) -> None:
     assert world.live == 0
 
 
+def test_a_front_end_of_another_protocol_is_not_served(world: World) -> None:
+    stranger = world.connect(PROTOCOL_VERSION + 1)
+    stranger.send(submit(7))
+    world.receive()
+    assert world.live == 0
+    stranger.read()
+
+
 def test_a_client_that_cancelled_leaves_nothing(world: World) -> None:
     first = begun(world, 10)
     first.send(Abort(7, FinishReason.ABORT))
