@@ -199,9 +199,10 @@ def test_a_ring_of_another_capacity_is_not_attached(tmp_path: Path) -> None:
         SchedulerRing.attach(ring.path, msgspec.structs.replace(SMALL, tokens_max=17))
 
 
-def test_a_ring_that_was_cut_is_not_attached(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [-4096, 4096])
+def test_a_ring_of_another_size_is_not_attached(tmp_path: Path, more: int) -> None:
     ring = ExecutorRing.create(tmp_path, SMALL)
-    os.truncate(ring.path, ring_bytes(SMALL) - 4096)
+    os.truncate(ring.path, ring_bytes(SMALL) + more)
     with pytest.raises(RingError, match=f"expected {ring_bytes(SMALL)}"):
         SchedulerRing.attach(ring.path, SMALL)
 
