@@ -2,10 +2,13 @@
 
 import msgspec
 
+import time
+
 from scheduler_svc.frontends import SILENCE_MAX_S
 from svc_wire.frontend_link import PROTOCOL_VERSION, Abort, Attach
 from svc_wire.ids import FinishReason, RejectReason
 from tests.support.core import CAPACITY
+from tests.support.fake_scheduler import status
 from tests.support.request_world import GRACE_S, World, begun, submit, vanish
 
 
@@ -42,6 +45,17 @@ def test_an_orphan_comes_to_its_own_end(world: World) -> None:
 def test_a_silent_front_end_leaves_orphans(world: World) -> None:
     begun(world, 10)
     world.pass_time(SILENCE_MAX_S + 0.1)
+    assert world.live == 1
+    world.pass_time(GRACE_S)
+    assert world.live == 0
+
+
+def test_a_front_end_that_cannot_be_told_anything_leaves_orphans(world: World) -> None:
+    begun(world, 10).socket.close(0)
+    deadline = time.monotonic() + 10
+    while world.frontends._by_identity and time.monotonic() < deadline:
+        world.frontends.broadcast(status())
+    world.turn()
     assert world.live == 1
     world.pass_time(GRACE_S)
     assert world.live == 0
