@@ -1,8 +1,8 @@
 """Requests that nobody comes back for, or whose clients cancel, end; keys are used once."""
 
-import msgspec
-
 import time
+
+import msgspec
 
 from scheduler_svc.frontends import SILENCE_MAX_S
 from svc_wire.frontend_link import PROTOCOL_VERSION, Abort, Attach
