@@ -11,6 +11,7 @@ processes and of the device after each tenth of the run; in the first all grows 
 
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,8 @@ class Load:
     tokens: int = 0
     wrong: int = 0
     """Requests with too many tokens, too few, or an end that nobody asked for."""
+    idle_ends_ns: list[int] = field(default_factory=list)
+    """CLOCK_MONOTONIC of each arrival at a service that had nothing to do."""
 
     def arrive(self, client: Client, now: float) -> None:
         """Submits what is due, and aborts what is due."""
@@ -60,6 +63,8 @@ class Load:
                 continue
             new = int(self.rng.integers(1, _NEW_MAX))
             way = list(WAYS.values())[int(self.rng.integers(len(WAYS)))]
+            if not self.live:
+                self.idle_ends_ns.append(time.monotonic_ns())
             told = 2 if self.rng.random() < self.logprobs_share else None
             key = client.submit(int(self.rng.integers(1, _PROMPT_MAX)), new, way, told)
             self.live[key] = [new, 0]
@@ -102,11 +107,20 @@ class Memory:
         return cls(*(count / 2**20 for count in (*rss, total - free)))
 
 
-def stalls(steps: Steps, stall_ms: float) -> list[tuple[int, str, float]]:
-    """(step, "pause" before it or "step" itself, ms) of everything that took longer than that."""
+def stalls(
+    steps: Steps, stall_ms: float, idle_ends_ns: Sequence[int]
+) -> list[tuple[int, str, float]]:
+    """(step, "pause" before it or "step" itself, ms) of everything that took longer than that.
+
+    What a pause had of time without requests does not count; it ended at one of `idle_ends_ns`.
+    """
     begin, end = steps["compute_begin_ns"], steps["compute_end_ns"]
+    learnt = steps["completed_ns"][:-1]  # by the host, whose clock is that of the arrivals
+    ends = np.array([0, *idle_ends_ns])
+    last_end = ends[np.searchsorted(ends, steps["received_ns"][1:], side="right") - 1]
+    pause = begin[1:] - end[:-1] - np.maximum(last_end - learnt, 0)
     kinds = {
-        "pause": (begin[1:] - end[:-1], steps["step"][1:]),
+        "pause": (pause, steps["step"][1:]),
         "step": (end - begin, steps["step"]),
     }
     return sorted(
@@ -146,7 +160,9 @@ def main(
             pids = (executor_pid, scheduler_pid)
             load = Load(rate, abort_share, logprobs_share)
             memory, seconds = _run(client, load, trace, pids, steps, minutes)
-            _report(load, steps_since(trace, 0), seconds, stall_ms, memory)
+            found = steps_since(trace, 0)
+            _report(load, found, seconds, memory)
+            _tell_stalls(stalls(found, stall_ms, load.idle_ends_ns), stall_ms)
 
 
 def _run(
@@ -169,9 +185,7 @@ def _run(
     return memory, time.monotonic() - begin
 
 
-def _report(
-    load: Load, steps: Steps, seconds: float, stall_ms: float, memory: list[Memory]
-) -> None:
+def _report(load: Load, steps: Steps, seconds: float, memory: list[Memory]) -> None:
     console = Console(width=120)
     console.print(
         f"{len(steps):,} steps in {seconds:.0f} s on {torch.cuda.get_device_name()}; "
@@ -186,8 +200,13 @@ def _report(
     begin, end = steps["compute_begin_ns"], steps["compute_end_ns"]
     busy = float((end - begin).sum()) / int(end[-1] - begin[0])
     console.print(f"GPU busy {busy:.2%}; rows a step: {steps['rows'].mean():.1f}")
-    found = stalls(steps, stall_ms)
-    console.print(f"{len(found)} stalls of more than {stall_ms:g} ms {found[:20] or ''}")
+
+
+def _tell_stalls(found: list[tuple[int, str, float]], stall_ms: float) -> None:
+    Console(width=120).print(
+        f"{len(found)} stalls of more than {stall_ms:g} ms while requests were there "
+        f"{found[:20] or ''}"
+    )
 
 
 def _by_kind(steps: Steps) -> Table:
