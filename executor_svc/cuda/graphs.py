@@ -1,6 +1,6 @@
 """CUDA graphs of what is enqueued again and again, by key, in one memory pool.
 
-What the keys stand for is said in step.py and piecewise.py. Graphs never run at the same time, so
+What the keys stand for is said in step.py and segments.py. Graphs never run at the same time, so
 they may share the memory of their intermediate results: what the second slot and the smaller
 buckets need is there already. So what one graph leaves for another must lie outside of the pool.
 There are at most (slots x row buckets x (1 + recipes) + token buckets x layers + row buckets).

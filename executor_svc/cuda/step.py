@@ -4,8 +4,8 @@
 
 A decode step is two graphs: the first half belongs to (slot, bucket of rows), the choice to its
 recipe as well, so that a new mixture of ways to sample costs the capture of a few kernels. Of a
-mixed step the choice is a graph, and what lies between attentions if the model is fused and the
-step not long (piecewise.py).
+mixed step the choice is a graph, and so are the segments if the model is fused and the step not
+long (segments.py).
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from executor_svc.cuda.choosing import Choosing
 from executor_svc.cuda.device_slot import DeviceSlot
 from executor_svc.cuda.fused import FusedModel, Tokens
 from executor_svc.cuda.graphs import Launcher, Work, progress
-from executor_svc.cuda.piecewise import PiecewiseModel
+from executor_svc.cuda.segments import SegmentedModel
 from executor_svc.cuda.step_kernels import resolve_carry_over
 from executor_svc.kv_cache import KvCache
 from executor_svc.model import CausalModel
@@ -51,10 +51,10 @@ class Step:
         self._lanes = lanes
         self._choosing = choosing
         self._launcher = launcher
-        self._pieces: PiecewiseModel | None = None
+        self._segments: SegmentedModel | None = None
         if fused:
             tokens_max = len(slots[0].token_ids)
-            self._pieces = PiecewiseModel(fused, cache, launcher, choosing.logits, tokens_max)
+            self._segments = SegmentedModel(fused, cache, launcher, choosing.logits, tokens_max)
 
     @torch.inference_mode()
     def enqueue(self, shape: StepShape, recipe: Recipe) -> None:
@@ -83,8 +83,8 @@ class Step:
         nothing = StepShape(0, 1, 1, 2, 1)  # a row of one token at least, for which there is none
         self._attention.begin(nothing)
         self._mixed(nothing)
-        if self._pieces:
-            self._pieces.prepare(buckets)
+        if self._segments:
+            self._segments.prepare(buckets)
         for path, penalises in product(Path, (False, True)):
             self._choosing.enqueue(0, 1, Recipe(path, penalises, Told.TOP))
 
@@ -108,8 +108,8 @@ class Step:
         self._carry_over(shape)
         tokens = self._tokens(shape)
         ends = self._slots[shape.slot].query_indptr[1 : shape.rows + 1]
-        if self._pieces and shape.tokens <= self._pieces.tokens_max:
-            self._pieces.forward(tokens, ends, shape.bucket, self._attention)
+        if self._segments and shape.tokens <= self._segments.tokens_max:
+            self._segments.forward(tokens, ends, shape.bucket, self._attention)
             return
         logits = self._choosing.logits[: shape.rows]
         if self._fused:

@@ -98,7 +98,7 @@ def test_captured_at_start_equals_captured_on_the_way(runner: Runner, tiny_folde
     jobs = mixed_jobs(16, seed=5)
     expected, _ = run(runner, jobs, 1)
     captured = runner._graphs.keys  # type: ignore[attr-defined]
-    assert {"decode", "choice", "piece", "logits"} == {key[0] for key in captured}
+    assert {"decode", "choice", "segment", "logits"} == {key[0] for key in captured}
     other = make_runner(tiny_folder)
     try:
         other.capture()  # type: ignore[attr-defined]
@@ -110,16 +110,16 @@ def test_captured_at_start_equals_captured_on_the_way(runner: Runner, tiny_folde
 def test_mixed_steps_that_are_too_long_for_graphs_give_the_same_tokens(
     runner: Runner, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from executor_svc.cuda import piecewise
+    from executor_svc.cuda import segments
 
     jobs = mixed_jobs(16, seed=8)
     expected, _ = run(runner, jobs, 1)
-    monkeypatch.setattr(piecewise, "TOKENS_MAX", 32)
+    monkeypatch.setattr(segments, "TOKENS_MAX", 32)
     other = make_runner(tiny_folder)
     try:
         assert run(other, jobs, 1)[0] == expected
         captured = other._graphs.keys  # type: ignore[attr-defined]
-        assert max(key[1] for key in captured if key[0] == "piece") == 32
+        assert max(key[1] for key in captured if key[0] == "segment") == 32
     finally:
         other.close()
 

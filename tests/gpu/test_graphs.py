@@ -73,7 +73,7 @@ def test_after_the_start_no_request_waits_for_a_graph_but_that_of_its_choice(
 ) -> None:
     at_start = runner._graphs.keys
     assert {key[3] for key in at_start if key[0] == "choice"} == {PLAIN}
-    assert {"decode", "choice", "piece", "logits"} == {key[0] for key in at_start}
+    assert {"decode", "choice", "segment", "logits"} == {key[0] for key in at_start}
     run(runner, plain_jobs(2))
     assert runner._graphs.keys == at_start
     run(runner, draw_jobs(24, seed=3))  # with penalties, log-probabilities, ways to draw
@@ -137,7 +137,7 @@ def test_a_graph_gets_the_memory_that_the_allocator_keeps(graphs: "Graphs") -> N
 
 @pytest.mark.parametrize("tokens_max", [1, 7, 16, 17, 100, 384, 2048, 8192])
 def test_the_largest_bucket_is_the_longest_step_that_takes_one(tokens_max: int) -> None:
-    from executor_svc.cuda.piecewise import TOKENS_MAX, token_buckets
+    from executor_svc.cuda.segments import TOKENS_MAX, token_buckets
 
     buckets = token_buckets(tokens_max)
     assert buckets == sorted(set(buckets))

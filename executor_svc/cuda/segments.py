@@ -1,4 +1,4 @@
-"""Mixed steps of a fused model, in pieces: graphs, with the attention launched between them.
+"""Mixed steps of a fused model, in segments: graphs, with the attention launched between them.
 
     tokens ─► graph 0 ─► attention 0 ─► graph 1 ─► ... ─► attention L-1 ─► last graph ─► logits
 
@@ -32,7 +32,7 @@ def token_buckets(tokens_max: int) -> list[int]:
     return [size for size in sizes if size < largest] + [largest]
 
 
-class PiecewiseModel:
+class SegmentedModel:
     """Fills `logits` [rows_max, vocab] for steps of up to `tokens_max` tokens."""
 
     def __init__(
@@ -54,7 +54,7 @@ class PiecewiseModel:
         zeros = partial(torch.zeros, device=logits.device)
         self._tokens = Tokens(*zeros(3, self.tokens_max, dtype=torch.int32))
         self._keep = zeros(len(logits), dtype=torch.int64)
-        self._pieces = {bucket: self._cut(bucket) for bucket in self._buckets}
+        self._segments = {bucket: self._cut(bucket) for bucket in self._buckets}
 
     def forward(
         self, tokens: Tokens, row_ends: Tensor, rows: int, attention: CachedAttention
@@ -66,20 +66,20 @@ class PiecewiseModel:
         # What is left of other steps in the rows beyond points at tokens, too.
         torch.sub(row_ends, 1, out=self._keep[: len(row_ends)])
         crossing = self._crossing.first(count)
-        for (key, piece), call in zip(self._pieces[bucket], self._fused.calls, strict=True):
-            self._launcher.run(key, piece)
+        for (key, segment), call in zip(self._segments[bucket], self._fused.calls, strict=True):
+            self._launcher.run(key, segment)
             attention.attend_cached(crossing.query, call, crossing.attended)
-        self._launcher.run(*self._last_piece(rows))
+        self._launcher.run(*self._last_segment(rows))
 
     def prepare(self, row_buckets: list[int]) -> None:
-        """Captures all pieces."""
+        """Captures all segments."""
         for bucket in progress(self._buckets[::-1], "capturing graphs of mixed steps"):
             nothing = self._tokens.first(0)
             stage_tokens(nothing, self._tokens.first(bucket), self._cache.scrap_slot)
-            for piece in self._pieces[bucket]:
-                self._launcher.prepare(*piece)
+            for segment in self._segments[bucket]:
+                self._launcher.prepare(*segment)
         for rows in reversed(row_buckets):
-            self._launcher.prepare(*self._last_piece(rows))
+            self._launcher.prepare(*self._last_segment(rows))
 
     def _cut(self, bucket: int) -> list[Work]:
         """What comes before the attention of each layer."""
@@ -89,9 +89,9 @@ class PiecewiseModel:
             partial(self._fused.between, layer, *context)
             for layer in range(len(self._fused.calls) - 1)
         ]
-        pieces = [partial(self._fused.enter, *context), *between]
-        return [(("piece", bucket, index), piece) for index, piece in enumerate(pieces)]
+        segments = [partial(self._fused.enter, *context), *between]
+        return [(("segment", bucket, index), segment) for index, segment in enumerate(segments)]
 
-    def _last_piece(self, rows: int) -> Work:
+    def _last_segment(self, rows: int) -> Work:
         leave = partial(self._fused.leave, self._crossing, self._keep[:rows], self._logits[:rows])
         return ("logits", rows), leave
