@@ -18,6 +18,8 @@ def bound(host: str, port: int, *, joins: bool = False, purpose: str = "listen")
     cannot = f"cannot {purpose} on"
     if host.startswith("unix:"):
         raise AddressError(f"{cannot} {host}: a host name or an IP address is needed")
+    if port > PORT_MAX:  # only part of its bits would be looked at
+        raise AddressError(f"{cannot} {joined(host, port)}: ports end at {PORT_MAX}")
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -30,9 +32,8 @@ def bound(host: str, port: int, *, joins: bool = False, purpose: str = "listen")
         except BaseException:
             taken.close()
             raise
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise AddressError(f"{cannot} {joined(host, port)}: {reason}") from error
+    except OSError as error:
+        raise AddressError(f"{cannot} {joined(host, port)}: {error.strerror}") from error
     return taken
 
 
