@@ -120,6 +120,7 @@ def main(
     SIGTERM drains; SIGINT, or SIGTERM once more, leaves the requests to a successor at once.
     """
     log = setup_logs("scheduler", log_level)
+    follow_parent()  # first: an orphan must not make anew what was removed behind its supervisor
     question = Question(time.monotonic)
     try:
         options = parse_options(policy_opt or [])
@@ -136,7 +137,6 @@ def main(
     except RunDirError as error:
         log.error("cannot start", error=str(error))
         raise typer.Exit(1) from error
-    follow_parent()
     config = SchedulerConfig(
         depth=depth,
         step_tokens_max=step_tokens_max,

@@ -20,6 +20,7 @@ from enum import Enum, auto
 from supervisor_svc.arguments import with_options
 from supervisor_svc.child import KILL_WAIT_S, Child, OptionsCheck
 from supervisor_svc.control import Restart
+from supervisor_svc.interrupts import held_back
 from supervisor_svc.stack import EXIT_FAILED, EXIT_USAGE, STOP_TIMEOUT_S, Stack
 from svc_shell.presence import holder, is_up, role_of
 
@@ -29,6 +30,7 @@ class _State(Enum):
     BESIDE = auto()
     LEAVING = auto()
     STARTING = auto()
+    OBEYED = auto()
 
 
 class Refused(Exception):
@@ -57,7 +59,7 @@ class Replacement:
         """For how long nobody had the place; known once it has been obeyed, for others than front
         ends, whose successors listen before they go."""
         self._state = _State.CHECKING
-        self._check = OptionsCheck(name, self._command)
+        self._check = stack.begin(OptionsCheck, name, self._command)
         self._extra: Child | None = self._check
         """A process beside the stack's own: the check, or a new scheduler."""
         self._deadline = now + stack.config.ready_timeout_s
@@ -114,7 +116,7 @@ class Replacement:
     def _drop_extra(self) -> None:
         for child in self.extra:
             child.kill()
-            child.close()
+            self._stack.forget(child)
         self._extra = None
 
     # -- the states --------------------------------------------------------------------------------
@@ -133,7 +135,8 @@ class Replacement:
             self._stack.children[self.name].ask_to_end()
             self._go(_State.LEAVING, now, STOP_TIMEOUT_S)
         else:
-            self._extra = Child(self.name, [*self._command, "--replace"])
+            command = [*self._command, "--replace"]
+            self._extra = self._stack.begin(Child, self.name, command)
             self._go(_State.BESIDE, now, self._stack.config.ready_timeout_s)
         return False
 
@@ -145,8 +148,10 @@ class Replacement:
         if not self._has_given_way(new):
             self._bound(now, "has not taken over")
             return
-        self._extra, self._vacant_since = None, now
-        self._stack.put(new, self._command)
+        with held_back():  # in nobody's place it would be killed, and its streams with it
+            self._extra = None
+            self._stack.put(new, self._command)
+        self._vacant_since = now
         self._go(_State.STARTING, now, self._stack.config.ready_timeout_s)
 
     def _has_given_way(self, new: Child) -> bool:
@@ -174,6 +179,7 @@ class Replacement:
         if is_up(self._stack.run_dir, self.name):
             if role_of(self.name) != "frontend":
                 self.vacant_s = now - self._vacant_since
+            self._state = _State.OBEYED  # now it ends with the others, in order
             return True
         self._bound(now, "is not up")
         return False

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from supervisor_svc.child import Child, see_end, wait_for_end
+from supervisor_svc.interrupts import held_back
 from supervisor_svc.readiness import Readiness
 from svc_shell.presence import role_of, service_name
 
@@ -27,6 +28,8 @@ LOOK_INTERVAL_S = 0.1
 
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
+
+Kind = TypeVar("Kind", bound=Child)
 
 
 class StackError(Exception):
@@ -78,6 +81,9 @@ class Stack:
         """By name, the last one that was started."""
         self.leaving: dict[Child, float] = {}
         """Front ends that others have replaced and that let their streams finish: until when."""
+        self._begun: set[Child] = set()
+        """All that were started and not forgotten yet, also those that are in nobody's place: none
+        outlives the `with` block."""
         self._is_shared = False
         self._stop_began = False
 
@@ -97,7 +103,19 @@ class Stack:
 
     def launch(self, name: str, command: list[str]) -> None:
         """Starts a service, whose predecessor must have ended or given up its name."""
-        self.put(Child(name, command), command)
+        self.put(self.begin(Child, name, command), command)
+
+    def begin(self, kind: type[Kind], name: str, command: Sequence[str]) -> Kind:
+        """Starts a process that has no place yet. It is to be forgotten when it has ended."""
+        with held_back():  # a process that nobody has noted would outlive the instance
+            child = kind(name, command)
+            self._begun.add(child)
+        return child
+
+    def forget(self, child: Child) -> None:
+        """Frees what is kept for a process that has ended."""
+        self._begun.discard(child)
+        child.close()
 
     def put(self, child: Child, command: list[str]) -> None:
         """Puts a service that was started with `command` in the place of one that has ended, or
@@ -107,7 +125,7 @@ class Stack:
         if before is None:
             return
         if before.has_ended:
-            before.close()
+            self.forget(before)
         else:
             wait_s = self.config.drain_s(child.name) + STOP_TIMEOUT_S
             self.leaving[before] = time.monotonic() + wait_s
@@ -117,7 +135,7 @@ class Stack:
         for child, until in list(self.leaving.items()):
             if child.has_ended:
                 del self.leaving[child]
-                child.close()
+                self.forget(child)
             elif now > until:
                 child.strike()
 
@@ -185,9 +203,15 @@ class Stack:
             if not self._stop_began:  # it was interrupted otherwise: what is left is killed
                 self.stop(drain=False)
         finally:
-            for child in [*self.children.values(), *self.leaving]:
-                child.kill()
-                child.close()
+            with held_back():  # there is nothing more that an interrupt could ask for
+                self._kill_all()
+
+    def _kill_all(self) -> None:
+        for child in self._begun:
+            child.strike()
+        for child in list(self._begun):
+            child.kill()
+            self.forget(child)
 
 
 def _named(config: StackConfig) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from supervisor_svc.arguments import refusal
 from supervisor_svc.backoff import Backoff
 from supervisor_svc.control import Answer, Control, Drain, Reply, Restart
+from supervisor_svc.interrupts import held_back
 from supervisor_svc.replacement import Refused
 from supervisor_svc.rolling import Rolling
 from supervisor_svc.stack import EXIT_USAGE, ChildDied, Stack
@@ -185,8 +186,9 @@ class Upkeep:
         else:
             if not order.checks_only:
                 self._tell(f"restarting the {order.role}")
-            rolling = Rolling(self._stack, names, order, time.monotonic())
-            self._orders[order.role] = rolling, answer
+            with held_back():  # whoever gave it is told how it ends, also if that is now
+                rolling = Rolling(self._stack, names, order, time.monotonic())
+                self._orders[order.role] = rolling, answer
 
     def _advance_orders(self, now: float) -> None:
         for role, (rolling, answer) in list(self._orders.items()):

@@ -7,11 +7,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
+from supervisor_svc.control import Restart
 from supervisor_svc.stack import EXIT_USAGE, ChildDied, NotReadyInTime, Stack
+from supervisor_svc.upkeep import Upkeep
+from svc_shell.parent import PARENT_PID
 from svc_shell.presence import is_up
 from tests.support.fake_stack import (
     ROLES,
@@ -19,6 +24,7 @@ from tests.support.fake_stack import (
     config,
     ignore,
     kept,
+    say,
     until,
     upkeep,
 )
@@ -149,6 +155,107 @@ def test_a_second_interrupt_kills(run_dir: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             stack.stop()
     assert not users_of(run_dir)
+
+
+def interrupt_start(monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
+    """Ctrl-C comes when the nth process from now on is there and nobody has noted it yet."""
+    start, left = subprocess.Popen.__init__, iter(range(1, nth + 1))
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        start(*arguments, **options)
+        if next(left, nth) == nth:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", interrupted)
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+def test_an_interrupt_in_the_middle_of_a_start_leaves_nobody(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    interrupt_start(monkeypatch, nth)
+    with pytest.raises(KeyboardInterrupt), Stack(run_dir, config(run_dir)) as stack:
+        stack.start()
+    assert not users_of(run_dir)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4], ids=["check", "successor", "check 2", "successor 2"])
+def test_an_interrupt_in_the_middle_of_a_replacement_leaves_nobody(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    order = msgspec.json.encode(Restart("frontend"))
+    giver = threading.Thread(target=until, args=[lambda: say(run_dir, order) != b""])
+    with Stack(run_dir, config(run_dir, frontends=2)) as stack:
+        begin(stack)
+        until(lambda: is_up(run_dir, "frontend-2"))
+        interrupt_start(monkeypatch, nth)
+        giver.start()
+        with pytest.raises(KeyboardInterrupt):
+            upkeep(stack, []).run()
+    giver.join()
+    assert not users_of(run_dir)
+
+
+def test_an_interrupt_when_an_order_is_obeyed_kills_nobody(run_dir: Path) -> None:
+    """The new service may have streams by then, which the stop lets finish."""
+
+    def interrupted(line: str) -> None:
+        if line.startswith("restarted the "):
+            raise KeyboardInterrupt
+
+    order = msgspec.json.encode(Restart("scheduler"))
+    giver = threading.Thread(target=until, args=[lambda: say(run_dir, order) != b""])
+    with Stack(run_dir, config(run_dir)) as stack:
+        begin(stack)
+        before = stack.pids["scheduler"]
+        giver.start()
+        with pytest.raises(KeyboardInterrupt):
+            Upkeep(stack, restarts_max=0, hang_timeout_s=60.0, tell=interrupted).run()
+        assert stack.pids["scheduler"] != before
+        assert not stack.children["scheduler"].has_ended
+    giver.join()
+
+
+def test_a_start_again_that_is_interrupted_leaves_nobody(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Stack(run_dir, config(run_dir)) as stack:
+        begin(stack)
+        interrupt_start(monkeypatch, 1)
+        os.kill(stack.pids["scheduler"], signal.SIGKILL)
+        with pytest.raises(KeyboardInterrupt):
+            upkeep(stack, [], restarts_max=1).run()
+    assert not users_of(run_dir)
+
+
+def test_an_interrupt_while_the_last_are_killed_spares_nobody(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one ends the stop, and the second one nothing."""
+    kill, interrupts = subprocess.Popen.kill, iter([signal.SIGINT, signal.SIGINT])
+
+    def interrupted(process: "subprocess.Popen[bytes]") -> None:
+        if (signum := next(interrupts, None)) is not None:
+            signal.raise_signal(signum)
+        kill(process)
+
+    monkeypatch.setattr("supervisor_svc.stack.STOP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(subprocess.Popen, "kill", interrupted)
+    stubborn = config(run_dir, frontend="stubborn")
+    with pytest.raises(KeyboardInterrupt), Stack(run_dir, stubborn) as stack:
+        begin(stack)
+    assert next(interrupts, None) is None
+    assert not users_of(run_dir)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_service_whose_supervisor_is_gone_makes_nothing(run_dir: Path, role: str) -> None:
+    """It was started just before that, and comes to its runtime directory when that is removed."""
+    removed = run_dir.parent / "removed"
+    command = [sys.executable, "-P", "-m", f"{role}_svc", "--run-dir", str(removed)]
+    env = os.environ | {PARENT_PID: str(os.getppid())}
+    assert subprocess.run(command, env=env, timeout=60).returncode == -signal.SIGHUP
+    assert not removed.exists()
 
 
 def test_services_go_when_the_supervisor_is_killed(run_dir: Path) -> None:
