@@ -32,3 +32,14 @@ def with_options(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
             del kept[at : at + 2]
         kept = [word for word in kept if not word.startswith("--policy-opt=")]
     return [*kept, *arguments]
+
+
+def value_of(command: Sequence[str], option: str) -> str | None:
+    """What a command line says of an option; the last word counts. None: nothing."""
+    said = None
+    for word, following in zip(command, [*command[1:], None], strict=True):
+        if word == option:
+            said = following
+        elif word.startswith(f"{option}="):
+            said = word.partition("=")[2]
+    return said
