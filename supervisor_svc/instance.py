@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from supervisor_svc.stack import StackError
@@ -42,42 +42,60 @@ def instance_dir(given: Path | None, tell: Tell) -> Iterator[Path]:
     `tell` hears what dead instances had left. Raises InstanceError if the directory is unusable or
     belongs to a running instance.
     """
-    try:
-        path, lock = _make_private(tell) if given is None else _take(given, tell)
-    except RunDirError as error:
-        raise InstanceError(str(error)) from error
-    try:
+    with ExitStack() as place:
+        try:
+            path = place.enter_context(_private(tell) if given is None else _locked(given, tell))
+        except RunDirError as error:
+            raise InstanceError(str(error)) from error
         yield path
+
+
+@contextmanager
+def _locked(given: Path, tell: Tell) -> Iterator[Path]:
+    run_dir = RunDir(given)
+    lock = run_dir.lock("supervisor")
+    try:
+        if removed := _remove_leftovers(run_dir.path):
+            tell(f"removed what a dead instance left in {run_dir.path}: {', '.join(removed)}")
+        yield run_dir.path
     finally:
-        if given is not None:
-            _remove_leftovers(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+        _remove_leftovers(run_dir.path)
         os.close(lock)
 
 
-def _take(given: Path, tell: Tell) -> tuple[Path, int]:
-    run_dir = RunDir(given)
-    lock = run_dir.lock("supervisor")
-    if removed := _remove_leftovers(run_dir.path):
-        tell(f"removed what a dead instance left in {run_dir.path}: {', '.join(removed)}")
-    return run_dir.path, lock
-
-
-def _make_private(tell: Tell) -> tuple[Path, int]:
+@contextmanager
+def _private(tell: Tell) -> Iterator[Path]:
     parent = RunDir(default_run_dir()).path
+    path = parent / f"{_PREFIX}{secrets.token_hex(4)}"
+    lock = None
+    try:  # from before it is made: an interrupt may come as soon as it is there
+        with _alone(parent):
+            _sweep(parent, tell)
+            lock = RunDir(path).lock("supervisor")
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+@contextmanager
+def _alone(parent: Path) -> Iterator[None]:
+    """Nobody else makes or sweeps directories there meanwhile."""
     guard = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        for old in parent.glob(f"{_PREFIX}*"):
-            if not any(is_held(lock) for lock in old.glob("*.lock")):
-                shutil.rmtree(old, ignore_errors=True)
-                done = "cannot remove" if old.exists() else "removed"
-                tell(f"{done} what a dead instance left: {old}")
-        made = RunDir(parent / f"{_PREFIX}{secrets.token_hex(4)}")
-        return made.path, made.lock("supervisor")
+        yield
     finally:
         os.close(guard)
+
+
+def _sweep(parent: Path, tell: Tell) -> None:
+    for old in parent.glob(f"{_PREFIX}*"):
+        if not any(is_held(lock) for lock in old.glob("*.lock")):
+            shutil.rmtree(old, ignore_errors=True)
+            done = "cannot remove" if old.exists() else "removed"
+            tell(f"{done} what a dead instance left: {old}")
 
 
 def _remove_leftovers(path: Path) -> list[str]:

@@ -36,6 +36,22 @@ def test_a_private_directory_is_gone_afterwards(parent: Path) -> None:
     assert list(parent.iterdir()) == []
 
 
+def test_one_that_is_interrupted_while_it_is_made_is_gone(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def interrupted(run_dir: RunDir, role: str) -> int:
+        made.append((run_dir.path.exists(), role))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDir, "lock", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        instance_dir(None, ignore).__enter__()
+    assert made == [(True, "supervisor")]
+    assert list(parent.iterdir()) == []
+
+
 def test_instances_do_not_meet(parent: Path) -> None:
     with instance_dir(None, ignore) as one, instance_dir(None, ignore) as two:
         assert one != two
