@@ -182,10 +182,10 @@ class Upkeep:
             answer.give(Reply(error=error, exit_status=EXIT_USAGE))
         elif fault := refusal(order.role, order.arguments):
             answer.give(Reply(error=fault, exit_status=EXIT_USAGE))
-        elif fault := self._taken_port(names, order):
-            answer.give(Reply(error=f"{fault}; the {order.role} stays as it was"))
         elif order.role in self._orders:
             answer.give(Reply(error=f"the {order.role} is being replaced already"))
+        elif fault := self._taken_port(names, order):
+            answer.give(Reply(error=f"{fault}; the {order.role} stays as it was"))
         else:
             if not order.checks_only:
                 self._tell(f"restarting the {order.role}")
