@@ -45,11 +45,14 @@ class PolicyDesk:
 
     def _change(self, ask: AskPolicy) -> str:
         """Why the policy was not changed; empty if it was."""
+        question = self._core.question
+        before_s = question.took_s
         try:
             # Only what is installed under a name: this must not import whatever a caller says.
-            policy = make_in_time(self._core.question, ask.name, ask.options, allow_module=False)
+            policy = make_in_time(question, ask.name, ask.options, allow_module=False)
             self._core.set_policy(policy)
         except (PolicyNotFound, OptionError, PolicyFault) as refused:
+            question.took_s = before_s  # the policy in force has not taken it
             log.warning("policy not changed", asked=ask.name, error=str(refused))
             return str(refused)
         log.info("policy changed", policy=self._core.policy_name, options=ask.options)
