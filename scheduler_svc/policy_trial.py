@@ -19,8 +19,9 @@ from svc_wire.layout import plan_dtype
 REQUESTS = 30
 STEPS_MAX = 3000
 OVERTAKES_MAX = 20
-ANSWERS_S_MAX = 1.0
-"""For all answers in a world, which are some thousand at most."""
+ANSWERS_S_MAX = 2.0
+"""For all answers in a world, which are some thousand at most. More than one answer can count for:
+a process that is stopped for a while is nobody's fault."""
 
 CAPACITY = Capacity(
     num_blocks=14, block_size=4, rows_max=4, tokens_max=16, lanes=5, model_len_max=48, vocab_size=50

@@ -12,6 +12,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+ANSWER_S_MAX = 1.0
+"""No answer counts for more. A watchdog ends it before; else the process was stopped meanwhile."""
+
 
 class PolicyStalled(BaseException):
     """A policy does not answer. No Exception, so that policies do not catch it by accident."""
@@ -28,7 +31,7 @@ class Question:
         self._began_s = self._took_before_s = 0.0
         self.is_open = False
         self.took_s = 0.0
-        """What all answers took."""
+        """What all answers took, each at most ANSWER_S_MAX."""
         self.turn = 0
 
     def put(self, ask: Callable[[], T]) -> T:
@@ -39,7 +42,7 @@ class Question:
             return ask()
         finally:
             self.is_open = False
-            self.took_s += self._clock_s() - self._began_s
+            self.took_s += min(self._clock_s() - self._began_s, ANSWER_S_MAX)
 
     def drop(self) -> None:
         """After PolicyStalled, which may have been raised at the very end of `put`."""

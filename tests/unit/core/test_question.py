@@ -8,6 +8,7 @@ from scheduler_svc.core import PolicyFault, PolicyStalled, Question
 from scheduler_svc.core.blocks import BlockPool
 from scheduler_svc.core.guard import Guard
 from scheduler_svc.core.policies import Fcfs, GroupView, Key, RequestView
+from scheduler_svc.core.question import ANSWER_S_MAX
 from svc_wire.ids import RowStatus
 from tests.support.core import CAPACITY, plan, request, result, scheduler
 from tests.support.core_drive import CoreDrive
@@ -44,18 +45,25 @@ def test_a_question_is_open_while_it_is_answered() -> None:
 
 
 def test_what_answers_take_is_added_up_turn_by_turn() -> None:
-    now = iter([1.0, 1.5, 10.0, 12.0, 20.0, 20.25, 30.0, 31.0, 34.0])
+    now = iter([1.0, 1.5, 10.0, 10.5, 20.0, 20.25, 30.0, 30.25, 30.75])
     question = Question(lambda: next(now))
     question.begin_turn()
     question.put(lambda: None)
     with pytest.raises(ZeroDivisionError):
         question.put(lambda: 1 // 0)
-    assert (question.turn, question.took_s, question.turn_took_s) == (1, 2.5, 2.5)
+    assert (question.turn, question.took_s, question.turn_took_s) == (1, 1.0, 1.0)
     question.begin_turn()
     assert question.turn_took_s == 0
     question.put(lambda: None)
-    assert question.put(lambda: question.turn_took_s) == 0.25 + 1.0  # so far
-    assert (question.turn, question.took_s, question.turn_took_s) == (2, 6.75, 4.25)
+    assert question.put(lambda: question.turn_took_s) == 0.25 + 0.25  # so far
+    assert (question.turn, question.took_s, question.turn_took_s) == (2, 2.0, 1.0)
+
+
+def test_a_process_that_was_stopped_in_an_answer_did_not_answer_all_that_time() -> None:
+    now = iter([1.0, 60.0])
+    question = Question(lambda: next(now))
+    question.put(lambda: None)
+    assert question.took_s == ANSWER_S_MAX
 
 
 def test_a_stall_is_a_fault() -> None:

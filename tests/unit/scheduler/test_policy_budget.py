@@ -94,6 +94,15 @@ def test_what_was_slow_for_a_while_is_made_up_for(world: World) -> None:
     assert world.core.policy_name == "leisurely"
 
 
+def test_a_process_that_is_stopped_in_an_answer_keeps_its_policy(world: World) -> None:
+    world.run(10, key_s=0.001, step_s=0.005)
+    world.key_s = 60.0
+    world.core.add(request())
+    world.budget.look(world.now_s)
+    world.run(10, key_s=0.001, step_s=0.005)
+    assert world.core.policy_name == "leisurely"
+
+
 def test_the_account_of_a_new_policy_is_empty(world: World) -> None:
     world.run(0.9 * BEHIND_S, key_s=0.3, step_s=0.0)
     world.key_s = 2 * BEHIND_S / world.core.stats().waiting

@@ -72,7 +72,7 @@ class LoopsInWorlds(Fcfs):
 class SlowAtKeys(Fcfs):
     name = "slow"
     def key(self, request):
-        time.sleep(0.02)
+        time.sleep(0.03)
         return (request.arrival,)
 
 class SlowInWorlds(Fcfs):
@@ -116,8 +116,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("MadeOnce", 1, "cannot be made: AssertionError('no more')"),
         ("LoopsAtKeys", 1, "loops: key did not answer in time"),
         ("LoopsInWorlds", 1, "loops: piece did not answer in time"),
-        ("SlowAtKeys", 1, "slow: its answers took 1."),
-        ("SlowInWorlds", 1, "slow: its answers took 1."),
+        ("SlowAtKeys", 1, "slow: its answers took 2."),
+        ("SlowInWorlds", 1, "slow: its answers took 2."),
     ],
 )
 def test_the_check_tells_good_from_bad(
