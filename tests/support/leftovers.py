@@ -20,7 +20,7 @@ ENDING_S = 5.0
 
 
 def mark() -> None:
-    """Has all processes be known that this one starts from now on.
+    """Marks all processes that this one starts from now on.
 
     Whoever looks for the runtime directory of the user finds one that is missed at the end.
     """
