@@ -70,19 +70,25 @@ class Replacement:
         return [self._extra] if self._extra is not None else []
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether the place is its business: a check disturbs nobody, and may take minutes."""
+        return self._state is not _State.CHECKING
+
+    @property
     def is_starting(self) -> bool:
         """It can only be seen by looking how it gets on."""
         return self._state in (_State.BESIDE, _State.STARTING)
 
     @property
     def is_vacant(self) -> bool:
-        """Whether nobody has the place, asked after Refused.
+        """Whether it leaves the place with nobody in it, asked after Refused.
 
         An old front end may have given it up to a new one that then failed, and still be there, for
         its streams: nobody can connect, and it may take long to end.
         """
         has_left = self._state is _State.BESIDE and role_of(self.name) == "frontend"
-        return self._stack.children[self.name].has_ended or (
+        has_ended = self._stack.children[self.name].has_ended
+        return (self.is_at_work and has_ended) or (
             has_left and holder(self._stack.run_dir, self.name) is None
         )
 

@@ -30,6 +30,10 @@ class Rolling:
         return self._current.extra
 
     @property
+    def is_at_work(self) -> bool:
+        return self._current.is_at_work
+
+    @property
     def is_starting(self) -> bool:
         return self._current.is_starting
 

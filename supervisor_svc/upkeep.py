@@ -110,7 +110,7 @@ class Upkeep:
     @property
     def _in_turn(self) -> set[str]:
         """The services that are being replaced; whoever does that starts them, too."""
-        return {order.name for order, _ in self._orders.values()}
+        return {order.name for order, _ in self._orders.values() if order.is_at_work}
 
     def _turn(self, now: float) -> None:
         self._advance_orders(now)

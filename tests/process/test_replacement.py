@@ -13,10 +13,12 @@ import psutil
 import pytest
 
 from supervisor_svc import control, upkeep
+from supervisor_svc.backoff import Backoff
 from supervisor_svc.control import ControlError, Restart
 from supervisor_svc.stack import EXIT_USAGE
 from svc_shell.presence import is_up
 from tests.support.fake_stack import kept, say, until
+from tests.support.processes import users_of
 
 pytestmark = pytest.mark.process
 
@@ -140,6 +142,46 @@ def test_everybody_is_watched_while_a_service_is_replaced(run_dir: Path) -> None
         (run_dir / "die").touch()
         with pytest.raises(ControlError, match="the new executor exited with status 7"):
             order.result(timeout=20)
+
+
+@pytest.mark.parametrize("checks_only", [False, True])
+def test_a_service_is_watched_while_options_for_it_are_checked(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, checks_only: bool
+) -> None:
+    """That may take minutes: a model may have to be fetched for it."""
+    monkeypatch.setattr(upkeep, "REPLACED_HANG_S", 0.1)
+    monkeypatch.setattr(upkeep, "LOOK_S", 0.1)
+    restart = Restart("scheduler", ("ponders",), checks_only)
+    with ThreadPoolExecutor(1) as pool:
+        with kept(run_dir, scheduler="beats") as (stack, _):
+            before = psutil.Process(stack.pids["scheduler"])
+            order = pool.submit(control.order, run_dir, restart)
+            until(lambda: any("--check" in user.cmdline() for user in users_of(run_dir)))
+            before.suspend()
+            time.sleep(1.0)  # it is given as long as ever
+            assert before.is_running()
+            before.kill()
+            until(lambda: stack.pids["scheduler"] != before.pid, timeout_s=10.0)
+            assert not order.done()
+        with pytest.raises(ControlError, match="the instance is shutting down"):
+            order.result(timeout=20)
+
+
+def test_a_check_that_fails_starts_nobody(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has died meanwhile is started again when its pause is over."""
+    monkeypatch.setattr(Backoff, "pause_s", lambda *_: 3.0)
+    with ThreadPoolExecutor(1) as pool, kept(run_dir) as (stack, said):
+        before = stack.pids["scheduler"]
+        order = pool.submit(control.order, run_dir, Restart("scheduler", ("ponders",)))
+        until(lambda: any("--check" in user.cmdline() for user in users_of(run_dir)))
+        os.kill(before, signal.SIGKILL)
+        until(lambda: len(said) == 2)
+        [check] = [user for user in users_of(run_dir) if "--check" in user.cmdline()]
+        check.kill()
+        with pytest.raises(ControlError, match="does not start: was killed by SIGKILL"):
+            order.result(timeout=20)
+        assert stack.pids["scheduler"] == before
+        until(lambda: stack.pids["scheduler"] != before)
 
 
 @pytest.mark.parametrize(
