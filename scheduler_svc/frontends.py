@@ -177,9 +177,9 @@ class Frontends:
         frontend.sequences.clear()
 
     def take_dropped(self) -> list[SeqId]:
-        """Sequences whose front end has gone since the last call."""
+        """Sequences whose front end has gone since the last call, and that no other has taken."""
         dropped, self._dropped = self._dropped, []
-        return dropped
+        return [seq_id for seq_id in dropped if seq_id not in self._owner]
 
     # -- which sequence is whose -------------------------------------------------------------------
 

@@ -103,8 +103,11 @@ class World:
         self.receive()
         return front_end
 
-    def receive(self, *, is_draining: bool = False) -> None:
-        """Handles what the front ends have sent, of which there must be something."""
+    def receive(self, *, is_draining: bool = False, turn: bool = True) -> None:
+        """Handles what the front ends have sent, of which there must be something.
+
+        `turn`: the turn ends, or what is received next belongs to it as well.
+        """
         asked = []
         assert self.frontends.socket.poll(WAIT_MS)
         for frontend, message in self.frontends.receive(self.now, ATTACHED, status):
@@ -115,7 +118,8 @@ class World:
                     self.requests.abort(frontend, message)
                 case AskPolicy():
                     asked.append(frontend)
-        self.turn()
+        if turn:
+            self.turn()
         for frontend in asked:
             self.frontends.tell_policy(frontend, PolicyInForce(0, "", "", (), 0, "", 0, ()))
 

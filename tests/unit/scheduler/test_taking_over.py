@@ -1,11 +1,8 @@
 """Requests whose front ends vanished are taken over by others, without gap or repetition."""
 
-from svc_wire.frontend_link import (
-    STREAM_BYTES,
-    Abort,
-)
+from svc_wire.frontend_link import STREAM_BYTES, Abort, Detach
 from svc_wire.ids import FinishReason, RejectReason
-from tests.support.request_world import STREAM, World, begun, submit, vanish
+from tests.support.request_world import GRACE_S, STREAM, World, begun, submit, vanish
 from tests.support.tmpfs import private_dir
 
 
@@ -19,6 +16,23 @@ def test_a_successor_gets_what_its_client_lacks_and_then_the_rest(world: World) 
     successor.read()
     assert successor.tokens == {1: [(1, 11), (2, 12), (3, 13)]}
     assert world.live == 1, "it is the same sequence"
+
+
+def test_one_that_is_taken_over_in_the_turn_in_which_its_front_end_goes_is_no_orphan(
+    world: World,
+) -> None:
+    """The scheduler was held up, and both lie ready."""
+    first = begun(world, 10)
+    successor = world.connect()
+    first.send(Detach())
+    world.receive(turn=False)
+    successor.send(submit(1, 10))
+    world.receive()
+    world.pass_time(GRACE_S + 1)
+    world.step(11)
+    successor.read()
+    assert successor.tokens == {1: [(1, 11)]}
+    assert not successor.ends
 
 
 def test_what_is_under_way_does_not_come_twice(world: World) -> None:
