@@ -47,8 +47,11 @@ class PolicyBudget:
         """At the last look, and when the policy was not behind last."""
         self._was_told = False
 
-    def look(self, now_s: float) -> None:
+    def look(self, now_s: float, computing_s: float) -> None:
         """Adds up what has been since the last look; once a second or so. `now_s` never goes back.
+
+        `computing_s`: for how long the executor has been at a step that is not committed yet, and
+        so not in the meter's sum. It only counts for this look: what that step took is known later.
 
         It is a look at sums that are there anyway: a step costs nothing.
         """
@@ -61,13 +64,14 @@ class PolicyBudget:
         self._tell_slow(now.since(self._last))
         self._last = now
         spent = now.since(self._since)
-        behind_s = spent.took_s - spent.busy_s - OWN_SHARE * spent.clock_s
+        busy_s = spent.busy_s + computing_s
+        behind_s = spent.took_s - busy_s - OWN_SHARE * spent.clock_s
         if behind_s <= 0:
             self._since = now
         elif behind_s > BEHIND_S:
             core.distrust_policy(
                 f"its answers took {spent.took_s:.1f} s of {spent.clock_s:.1f} s, "
-                f"in which the executor computed for {spent.busy_s:.1f} s"
+                f"in which the executor computed for {busy_s:.1f} s"
             )
 
     def _tell_slow(self, spent: _Sums) -> None:

@@ -195,5 +195,5 @@ class Service:
         self._pulse()
         self._frontends.sweep(now)
         self._executor.beat(self._steps.newest)
-        self._policy_budget.look(now)
+        self._policy_budget.look(now, self._steps.computing_s(now))
         self._policy_desk.tell_faults()

@@ -41,6 +41,12 @@ class Steps:
         """The number of the newest step in flight; 0: none is."""
         return self._in_flight[-1].planned.step if self._in_flight else 0
 
+    def computing_s(self, now_s: float) -> float:
+        """For how long the executor has been at the oldest step; 0: that has ended, or none is."""
+        if not self._in_flight or self._executor.is_complete(self.oldest):
+            return 0.0
+        return max(0.0, now_s - self.progress_at)  # it may be younger than the look
+
     def plan(self, *, chained: bool = False) -> None:
         """Publishes as many steps as the depth allows; the first may follow one just committed."""
         while self._executor.epoch is not None:

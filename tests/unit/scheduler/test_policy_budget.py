@@ -38,7 +38,7 @@ class World:
         self.core.attach(CAPACITY, 1)
         self.meter = Meter()
         self.budget = PolicyBudget(self.core, self.meter)
-        self.budget.look(self.now_s)
+        self.budget.look(self.now_s, 0.0)
 
     def run(self, seconds: float, *, key_s: float, step_s: float, idle_s: float = 0.0) -> float:
         """Steps for so long at depth 1, each with an answer; looks once a second.
@@ -51,7 +51,7 @@ class World:
             self.meter.busy_ns += int(step_s * 1e9)
             self.now_s += max(0.0, step_s - key_s) + idle_s
             if self.now_s >= look_at:
-                self.budget.look(self.now_s)
+                self.budget.look(self.now_s, 0.0)
                 look_at += 1
         return self.now_s - began_s
 
@@ -98,7 +98,27 @@ def test_a_process_that_is_stopped_in_an_answer_keeps_its_policy(world: World) -
     world.run(10, key_s=0.001, step_s=0.005)
     world.key_s = 60.0
     world.core.add(request())
-    world.budget.look(world.now_s)
+    world.budget.look(world.now_s, 0.0)
+    world.run(10, key_s=0.001, step_s=0.005)
+    assert world.core.policy_name == "leisurely"
+
+
+def test_answers_during_one_long_step_delay_nothing(world: World) -> None:
+    for long_step in range(3):
+        for answer in range(6):
+            world.key_s = 0.5
+            world.core.add(request())
+            world.now_s += 0.5
+            world.budget.look(world.now_s, computing_s=answer + 1.0)
+        world.meter.busy_ns += 6_000_000_000
+        assert world.core.policy_name == "leisurely", long_step
+
+
+def test_a_step_that_ended_sooner_than_it_seemed_is_not_held_against_a_policy(world: World) -> None:
+    """Its executor was stopped for a minute, say; the time that it computes does not show that."""
+    world.run(10, key_s=0.001, step_s=0.005)
+    world.now_s += 60
+    world.budget.look(world.now_s, computing_s=60.0)
     world.run(10, key_s=0.001, step_s=0.005)
     assert world.core.policy_name == "leisurely"
 
@@ -107,9 +127,9 @@ def test_the_account_of_a_new_policy_is_empty(world: World) -> None:
     world.run(0.9 * BEHIND_S, key_s=0.3, step_s=0.0)
     world.key_s = 2 * BEHIND_S / world.core.stats().waiting
     world.core.set_policy(Leisurely(world))
-    world.budget.look(world.now_s)
+    world.budget.look(world.now_s, 0.0)
     world.run(0.9 * BEHIND_S, key_s=0.3, step_s=0.0)
-    world.budget.look(world.now_s)
+    world.budget.look(world.now_s, 0.0)
     assert world.core.policy_name == "leisurely"
 
 
