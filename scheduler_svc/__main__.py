@@ -11,6 +11,7 @@ import typer
 from scheduler_svc import collector
 from scheduler_svc.core import Question, SchedulerConfig
 from scheduler_svc.core.policies import OptionError
+from scheduler_svc.ctrl_c import ending_at_once
 from scheduler_svc.policy_finder import PolicyNotFound, make_in_time, names, parse_options
 from scheduler_svc.service import Service
 from scheduler_svc.watchdog import LOAD_S, watching
@@ -124,7 +125,7 @@ def main(
     question = Question(time.monotonic)
     try:
         options = parse_options(policy_opt or [])
-        with watching(question, LOAD_S):
+        with ending_at_once(), watching(question, LOAD_S):
             chosen = make_in_time(question, policy, options)
     except (PolicyNotFound, OptionError) as error:
         raise typer.BadParameter(str(error)) from error

@@ -1,4 +1,8 @@
-"""Ctrl-C in tools that run policies: the guard would take it for something that a policy raised."""
+"""Ctrl-C while a policy's code runs: it would be taken for something that the policy raised.
+
+For tools, which run that code all the time, and for whoever loads a policy. A scheduler that serves
+has a handler of its own, which raises nothing.
+"""
 
 import signal
 from collections.abc import Iterator

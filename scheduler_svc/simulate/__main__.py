@@ -10,14 +10,15 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from scheduler_svc.core import SchedulerConfig
+from scheduler_svc.core import Policy, Question, SchedulerConfig
 from scheduler_svc.core.policies import OptionError
 from scheduler_svc.ctrl_c import ending_at_once
-from scheduler_svc.policy_finder import PolicyNotFound, make_policy, parse_options
+from scheduler_svc.policy_finder import PolicyNotFound, make_in_time, parse_options
 from scheduler_svc.simulate import cost, report
 from scheduler_svc.simulate.machine import Machine, Outcome
 from scheduler_svc.simulate.traces import read_trace
 from scheduler_svc.simulate.workload import Arrival, Stream, WorkloadError, poisson
+from scheduler_svc.watchdog import LOAD_S, watching
 from svc_shell.sizes import parse_bytes
 
 EXIT_USAGE = 2
@@ -87,7 +88,7 @@ def main(
             return
         arrivals = _workload(trace, poisson_rate, lengths, duration, limit, speed, seed)
         policies = [
-            make_policy(name, parse_options(texts))
+            _load(name, texts)
             for name, texts in _options_by_policy(policy.split(","), policy_opt or [])
         ]
     except (cost.CostError, WorkloadError, PolicyNotFound, OptionError) as error:
@@ -134,6 +135,13 @@ def _options_by_policy(names: list[str], texts: list[str]) -> list[tuple[str, li
         )
         for name in names
     ]
+
+
+def _load(name: str, option_texts: list[str]) -> Policy:
+    """Raises PolicyNotFound, also if it takes too long, and OptionError."""
+    options, question = parse_options(option_texts), Question(time.monotonic)
+    with ending_at_once(), watching(question, LOAD_S):
+        return make_in_time(question, name, options)
 
 
 def _workload(

@@ -141,13 +141,19 @@ def test_a_policy_that_cannot_be_made_in_time_is_none() -> None:
     assert isinstance(make_in_time(question, "fcfs", {}), Fcfs)
 
 
-def test_a_scheduler_does_not_wait_for_ever_for_its_policy(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("package", "options"),
+    [("scheduler_svc", ["--check"]), ("scheduler_svc.simulate", ["--poisson", "5"])],
+)
+def test_nobody_waits_for_ever_for_a_policy(
+    tmp_path: Path, package: str, options: list[str]
+) -> None:
     (tmp_path / "endless_policies.py").write_text(LOOPS)
     script = (
-        "import typer; from scheduler_svc import __main__ as start; "
+        f"import typer; from {package} import __main__ as start; "
         "start.LOAD_S = 0.25; typer.run(start.main)"
     )
-    command = [sys.executable, "-c", script, "--check", "--policy", "endless_policies:Loops"]
+    command = [sys.executable, "-c", script, *options, "--policy", "endless_policies:Loops"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
