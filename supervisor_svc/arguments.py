@@ -6,7 +6,7 @@ from svc_shell.presence import role_of
 
 _OURS = ("--run-dir", "--name", "--share-port", "--replace", "--check", "--help")
 """Where a service runs, and as what, is for the supervisor to say."""
-_ADDRESS = ("--host", "--port")
+_ADDRESS = ("--host", "--port", "--metrics-port")
 
 
 def refusal(role: str, arguments: Sequence[str]) -> str:
@@ -16,7 +16,7 @@ def refusal(role: str, arguments: Sequence[str]) -> str:
         return f"{ours[0]} is not for an order to say"
     if role_of(role) == "frontend" and (moved := sorted(named.intersection(_ADDRESS))):
         return (
-            f"a restart does not move the front ends, whose address clients know: for another "
+            f"a restart does not move the front ends, whose addresses others know: for another "
             f"{moved[0]}, drain the instance and serve again"
         )
     return ""
@@ -32,14 +32,3 @@ def with_options(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
             del kept[at : at + 2]
         kept = [word for word in kept if not word.startswith("--policy-opt=")]
     return [*kept, *arguments]
-
-
-def value_of(command: Sequence[str], option: str) -> str | None:
-    """What a command line says of an option; the last word counts. None: nothing."""
-    said = None
-    for word, following in zip(command, [*command[1:], None], strict=True):
-        if word == option:
-            said = following
-        elif word.startswith(f"{option}="):
-            said = word.partition("=")[2]
-    return said

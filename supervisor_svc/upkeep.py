@@ -15,7 +15,6 @@ import select
 import time
 from collections.abc import Callable
 
-from supervisor_svc import metrics_ports
 from supervisor_svc.arguments import refusal
 from supervisor_svc.backoff import Backoff
 from supervisor_svc.control import Answer, Control, Drain, Reply, Restart
@@ -184,23 +183,12 @@ class Upkeep:
             answer.give(Reply(error=fault, exit_status=EXIT_USAGE))
         elif order.role in self._orders:
             answer.give(Reply(error=f"the {order.role} is being replaced already"))
-        elif fault := self._taken_port(names, order):
-            answer.give(Reply(error=f"{fault}; the {order.role} stays as it was"))
         else:
             if not order.checks_only:
                 self._tell(f"restarting the {order.role}")
             with held_back():  # whoever gave it is told how it ends, also if that is now
                 rolling = Rolling(self._stack, names, order, time.monotonic())
                 self._orders[order.role] = rolling, answer
-
-    def _taken_port(self, names: list[str], order: Restart) -> str:
-        """Why the front ends would not get the ports for metrics that an order gives them; empty if
-        they would, or if it is for others."""
-        if order.role != "frontend":
-            return ""
-        commands = self._stack.commands
-        faults = (metrics_ports.refusal(name, commands[name], order.arguments) for name in names)
-        return next(filter(None, faults), "")
 
     def _advance_orders(self, now: float) -> None:
         for role, (rolling, answer) in list(self._orders.items()):

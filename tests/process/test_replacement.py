@@ -105,6 +105,7 @@ def test_a_check_disturbs_nobody(run_dir: Path) -> None:
     [
         ("frontend", "--port=1", "does not move the front ends.* for another --port, drain"),
         ("frontend", "--host", "does not move the front ends.* for another --host, drain"),
+        ("frontend", "--metrics-port", "does not move the front ends.* for another --metrics-port"),
         ("frontend", "--name=frontend-7", "--name is not for an order to say"),
         ("executor", "--check", "--check is not for an order to say"),
         ("scheduler", "--run-dir", "--run-dir is not for an order to say"),

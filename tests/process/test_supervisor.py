@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,9 +13,8 @@ import msgspec
 import psutil
 import pytest
 
-from supervisor_svc import control
-from supervisor_svc.control import ControlError, Restart
-from supervisor_svc.stack import EXIT_FAILED, EXIT_USAGE, ChildDied, NotReadyInTime, Stack
+from supervisor_svc.control import Restart
+from supervisor_svc.stack import EXIT_USAGE, ChildDied, NotReadyInTime, Stack
 from supervisor_svc.upkeep import Upkeep
 from svc_shell.parent import PARENT_PID
 from svc_shell.presence import is_up
@@ -258,22 +256,6 @@ def test_a_service_whose_supervisor_is_gone_makes_nothing(run_dir: Path, role: s
     env = os.environ | {PARENT_PID: str(os.getppid())}
     assert subprocess.run(command, env=env, timeout=60).returncode == -signal.SIGHUP
     assert not removed.exists()
-
-
-@pytest.mark.parametrize("checks_only", [False, True])
-def test_a_port_for_metrics_that_is_taken_is_found_before_anybody_leaves(
-    run_dir: Path, checks_only: bool
-) -> None:
-    with kept(run_dir, frontends=2) as (stack, _), socket.create_server(("127.0.0.1", 0)) as other:
-        before, commands = stack.pids, dict(stack.commands)
-        port = other.getsockname()[1]
-        # That of the second front end: the first one stays, too.
-        order = Restart("frontend", ("--metrics-port", str(port - 1)), checks_only)
-        why = f"cannot show metrics on 127.0.0.1:{port}: .* in use; the frontend stays as it was"
-        with pytest.raises(ControlError, match=why) as refused:
-            control.order(run_dir, order)
-        assert (refused.value.exit_status, stack.pids) == (EXIT_FAILED, before)
-        assert stack.commands == commands
 
 
 def test_services_go_when_the_supervisor_is_killed(run_dir: Path) -> None:
