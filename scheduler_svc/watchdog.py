@@ -21,8 +21,9 @@ ANSWER_SHARE = 0.8
 ANSWER_S = ANSWER_SHARE * LOOK_S
 """A policy has at least so long for its answers of one turn, and at most two looks."""
 
-LOAD_S = 20.0
-"""What `look_s` is where a policy is loaded before anybody waits: its module may import a lot."""
+LOAD_S = 10.0
+"""The time between two looks where a policy is loaded before anybody waits. It has two, 20 s in
+all: its module may import a lot."""
 
 
 @contextmanager
