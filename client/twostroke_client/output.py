@@ -46,4 +46,11 @@ def guard_stdout() -> None:
     plain = sys.stdout or os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     assert isinstance(plain, io.TextIOWrapper)
     encoding, errors, line_buffering = plain.encoding, plain.errors, plain.line_buffering
-    sys.stdout = Output(plain.detach(), encoding, errors, line_buffering=line_buffering)
+    write_through = plain.write_through  # PYTHONUNBUFFERED asks for it
+    sys.stdout = Output(
+        plain.detach(),
+        encoding,
+        errors,
+        line_buffering=line_buffering,
+        write_through=write_through,
+    )

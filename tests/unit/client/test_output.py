@@ -79,3 +79,18 @@ def test_an_output_that_was_never_there_is_said_so() -> None:
         EXIT_FAILED,
         "error: cannot write the output: Bad file descriptor\n",
     )
+
+
+def test_an_output_without_a_buffer_stays_without_one() -> None:
+    code = (
+        "from twostroke_client.output import *; guard_stdout(); print('at once', end=''); "
+        "os._exit(0)"  # flushes nothing
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == b"at once"
