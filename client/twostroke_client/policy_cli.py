@@ -6,7 +6,6 @@ Trying out runs the scheduler's own code, found when it is asked for: the client
 import dataclasses
 import importlib.util
 import json
-import os
 import runpy
 import sys
 from typing import Annotated
@@ -84,7 +83,7 @@ def become(module: str, arguments: list[str]) -> None:
         complain(f"the scheduler is not installed: there is no {', '.join(missing)}")
         stderr().print("Install it with: pip install 'twostroke[scheduler]'", style="dim")
         raise typer.Exit(EXIT_USAGE)
-    sys.path.insert(0, os.getcwd())  # where a policy of one's own lies
+    sys.path.insert(0, "")  # wherever this runs, a policy of one's own may lie
     sys.argv[1:] = arguments
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
