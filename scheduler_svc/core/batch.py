@@ -170,7 +170,10 @@ class Batch:
     def departed(self, flight: InFlight, seq_id: int) -> Sequence:
         """The sequence of a row of `flight`, which was the oldest step, that has left since."""
         flights = (flight, *self.in_flight)
-        return next(s for step in flights for s in step.departed if s.seq_id == seq_id)
+        found = (s for step in flights for s in step.departed if s.seq_id == seq_id)
+        sequence = next(found, None)
+        assert sequence is not None, "a row in flight is of nobody who runs or has left since"
+        return sequence
 
     def swap_out(self, sequence: Sequence, prompt_token_s: float) -> bool:
         """Has the KV of a sequence that is about to leave copied out, if that is cheaper than to

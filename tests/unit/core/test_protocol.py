@@ -1,8 +1,10 @@
 """What the core says to events that come at the wrong time, and to results that cannot be true."""
 
+import numpy as np
 import pytest
 
 from scheduler_svc.core import ProtocolViolation, Rejection, Scheduler, SchedulerConfig
+from scheduler_svc.core.batch import Batch, InFlight
 from scheduler_svc.core.policies import Fcfs
 from svc_wire.ids import NO_TOKEN, FinishReason, RejectReason, RowStatus
 from tests.support.core import CAPACITY, plan, request, result, scheduler
@@ -139,3 +141,13 @@ def test_usage_is_counted_by_tenant() -> None:
     usage = core.tenants()["a"]
     assert (usage.requests, usage.prompt_tokens, usage.cached_tokens) == (2, 10, 4)
     assert (usage.output_tokens, usage.preemptions) == (2, 0)
+
+
+def test_a_row_of_nobody_is_a_mistake() -> None:
+    batch = Batch(1, CAPACITY, SchedulerConfig())
+    flight = InFlight(
+        step=1, rows=batch.rows, changes=0, samples=np.zeros(0, np.bool_),
+        stop=np.zeros(0, np.int32), tokens=0,
+    )  # fmt: skip
+    with pytest.raises(AssertionError, match="of nobody"):
+        batch.departed(flight, 1)
