@@ -278,3 +278,11 @@ def test_a_name_that_changes_is_what_it_was() -> None:
     core = scheduler(policy)
     policy.name = 5  # type: ignore[misc,assignment]
     assert core.policy_name == "wild"
+
+
+def test_a_policy_that_is_distrusted_is_replaced_at_once() -> None:
+    """Also where nothing is planned for a while."""
+    core = scheduler(Wild())
+    core.distrust_policy("it is late")
+    assert (core.policy_name, core.policy_fault) == ("fcfs", "wild: it is late")
+    assert core.stats().policy_faults == 1
