@@ -61,3 +61,22 @@ def test_what_a_refused_policy_took_is_not_that_of_the_one_in_force(
     assert told.error
     assert Clock.now_s > began_s
     assert (core.question.took_s, core.question.turn_took_s) == (0.0, 0.0)
+
+
+def test_a_policy_whose_name_cannot_be_sent_is_told_of_by_another() -> None:
+    class Nameless(Fcfs):
+        name: ClassVar[str] = "\udc80"
+
+    told = PolicyDesk(scheduler(Nameless())).answer(AskPolicy(1, "", {}))
+    assert "Nameless" in told.name
+    told.name.encode()
+
+
+def test_a_policy_that_changes_its_name_is_told_of_by_the_first() -> None:
+    class Moody(Fcfs):
+        name: ClassVar[str] = "moody"
+
+    desk = PolicyDesk(scheduler(Moody()))
+    Moody.name = "\udc80"
+    assert desk.answer(AskPolicy(1, "", {})).name == "moody"
+    assert desk.answer(AskPolicy(2, "no such policy", {})).name == "moody"
