@@ -5,7 +5,6 @@ its log, or quietly tries port 443. So what cannot be an address is said before 
 """
 
 import re
-from ipaddress import AddressValueError, IPv6Address
 
 from twostroke_client.errors import InvalidAddress
 
@@ -13,13 +12,16 @@ PORT_MAX = 65535
 
 _OTHER_SCHEMES = ("unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:", "xds:")
 """These are passed on as they are: whoever writes one knows gRPC's naming."""
-_HOST = re.compile(r"[A-Za-z0-9._-]+")
+_PARTS = re.compile(r"(?P<host>\[.*\]|[^:]*)(:(?P<port>[^:]*))?")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f]*:[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]")
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
 def checked(address: str) -> str:
-    """The address as it is. Raises InvalidAddress."""
-    if not address.startswith(_OTHER_SCHEMES) and (fault := _fault(address)):
+    """The address without blanks around it, which files of settings may have. Raises
+    InvalidAddress."""
+    address = address.strip()
+    if not address.lower().startswith(_OTHER_SCHEMES) and (fault := _fault(address)):
         raise InvalidAddress(
             f"{address!r} is no address: {fault} (write host:port, [IPv6]:port or unix:PATH)"
         )
@@ -28,36 +30,21 @@ def checked(address: str) -> str:
 
 def _fault(address: str) -> str:
     """What is wrong, empty if nothing is."""
-    scheme, slashes, _ = address.partition("://")
-    if address.startswith("unix:"):
-        return "" if address.removeprefix("unix:").strip("/") else "there is no path"
-    if slashes:
+    scheme, _, rest = address.partition(":")
+    if address.lower().startswith("unix:"):
+        return "" if rest.strip("/") else "there is no path"
+    if rest.startswith("//"):
         return f"leave {scheme}:// out"
-    host, colon, port = address.rpartition(":")
-    if not colon:
-        return "there is no port" if address else "it is empty"
-    return _host_fault(host) or _port_fault(port)
-
-
-def _host_fault(host: str) -> str:
+    parts = _PARTS.fullmatch(address)
+    if not parts:
+        return "it has too many colons, and an IPv6 address goes in brackets"
+    host, port = parts["host"], parts["port"]
     if not host:
-        return "there is no host"
-    if host.startswith("[") and host.endswith("]"):
-        return "" if _is_ipv6(host[1:-1]) else f"{host} is no IPv6 address"
-    if ":" in host:
-        return "an IPv6 address goes in brackets" if _is_ipv6(host) else "it has too many colons"
-    return "" if _HOST.fullmatch(host) else f"{host!r} is no host name"
+        return "there is no host" if address else "it is empty"
+    return _port_fault(port) if _HOST.fullmatch(host) else f"{host!r} is no host"
 
 
-def _is_ipv6(host: str) -> bool:
-    try:
-        IPv6Address(host)
-    except AddressValueError:
-        return False
-    return True
-
-
-def _port_fault(port: str) -> str:
+def _port_fault(port: str | None) -> str:
     if not port:
         return "there is no port"
     if _PORT.fullmatch(port) and 0 < int(port) <= PORT_MAX:

@@ -17,6 +17,9 @@ GOOD = [
     "unix:///run/twostroke.sock",
     "dns:///localhost:50051",
     "ipv4:10.0.0.1:50051,10.0.0.2:50051",
+    "DNS:///localhost:50051",
+    "UNIX:/run/twostroke.sock",
+    "Unix:///run/twostroke.sock",
 ]
 BAD = {
     "": "it is empty",
@@ -30,14 +33,24 @@ BAD = {
     "host:-1": "its port -1 is no number",
     "host:\uff15": "its port",
     "host:5/x": "its port 5/x is no number",
-    "a b:1": "'a b' is no host name",
-    "a@b:1": "'a@b' is no host name",
-    "::1:50051": "an IPv6 address goes in brackets",
+    "a b:1": "'a b' is no host",
+    "a@b:1": "'a@b' is no host",
+    "[::1]": "there is no port",
+    "[::1]:": "there is no port",
+    "[::1]:x": "its port x is no number",
+    "::1": "it has too many colons, and an IPv6 address goes in brackets",
+    "fe80::1": "it has too many colons, and an IPv6 address goes in brackets",
+    "::1:50051": "it has too many colons, and an IPv6 address goes in brackets",
     "a:b:1": "it has too many colons",
-    "[::g]:1": "[::g] is no IPv6 address",
+    "[::1:1": "it has too many colons",
+    "[::g]:1": "'[::g]' is no host",
+    "[localhost]:1": "'[localhost]' is no host",
+    "[]:1": "'[]' is no host",
     "http://localhost:50051": "leave http:// out",
     "unix:": "there is no path",
+    "HTTPS://localhost:50051": "leave HTTPS:// out",
     "unix:///": "there is no path",
+    "UNIX:": "there is no path",
 }
 
 
@@ -45,6 +58,11 @@ BAD = {
 def test_an_address_is_passed_on_as_it_is(address: str) -> None:
     assert checked(address) == address
     Client(address).close()
+
+
+def test_blanks_around_an_address_are_no_part_of_it() -> None:
+    assert checked(" localhost:50051\r\n") == "localhost:50051"
+    assert checked("unix:/run/two stroke.sock ") == "unix:/run/two stroke.sock"
 
 
 @pytest.mark.parametrize(("address", "fault"), BAD.items())
