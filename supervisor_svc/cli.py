@@ -23,6 +23,7 @@ from supervisor_svc.stack import EXIT_FAILED, Stack, StackConfig, StackError
 from supervisor_svc.upkeep import Upkeep
 from svc_shell.listening import DEFAULT_HOST, DEFAULT_PORT, PORT_MAX, AddressError, bound
 from svc_shell.presence import FRONTENDS_MAX
+from svc_shell.unfailing import guard_stderr
 
 EXIT_INTERRUPTED = 130
 POLICY_OPT = "TWOSTROKE_POLICY_OPT"
@@ -167,6 +168,7 @@ def serve(
     A service that dies is started again. Exits with 0 when it was stopped as asked, with 1 when a
     port is taken or a service did not get ready or died too often, with 2 when an option is wrong.
     """
+    guard_stderr(lambda lines: f"{lines} lines of the supervisor could not be written here")
     err = Console(stderr=True, highlight=False, markup=False)
     tell = partial(err.print, soft_wrap=True)
     if log_level is None and err.is_terminal:

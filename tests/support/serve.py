@@ -25,8 +25,15 @@ ROLES = ("executor", "scheduler", "frontend")
 class Serve:
     """A running instance with the hash model, in a runtime directory below one of its own."""
 
-    def __init__(self, *options: str, wait: bool = True, shm: Path | None = None) -> None:
-        """`shm` is a tmpfs for the runtime directory, if it shall not be the machine's."""
+    def __init__(
+        self,
+        *options: str,
+        wait: bool = True,
+        shm: Path | None = None,
+        stderr: int | None = None,
+    ) -> None:
+        """`shm` is a tmpfs for the runtime directory, if it shall not be the machine's; `stderr` a
+        descriptor for what is written there, which `errors` does not know then."""
         # Short, for it becomes part of the path of a socket.
         self._home = tempfile.TemporaryDirectory(prefix=private_prefix(), dir=SHM)
         self._errors_path = Path(self._home.name) / "stderr"
@@ -37,7 +44,7 @@ class Serve:
             self._process = subprocess.Popen(
                 [TWOSTROKE, "serve", "--model", "hash", "--port", "0", *options],
                 stdout=subprocess.PIPE,
-                stderr=errors,
+                stderr=errors if stderr is None else stderr,
                 text=True,
                 env=os.environ | {"XDG_RUNTIME_DIR": self._shm},
             )
