@@ -6,7 +6,7 @@ by accident: the first one insists that it is alone, and the others are told to 
 
 import grpc.aio
 
-from svc_shell.listening import AddressError, bound, joined
+from svc_shell.listening import AddressError, bound, joined, plain
 
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -19,7 +19,8 @@ def bind(server: grpc.aio.Server, host: str, port: int, *, joins: bool) -> str:
     # gRPC only says that it failed, so the reason is asked for first.
     bound(host, port, joins=joins).close()
     try:
+        host = plain(host)
         port = server.add_insecure_port(joined(host, port))
-    except RuntimeError as error:
+    except (RuntimeError, OSError, UnicodeError) as error:
         raise AddressError(f"cannot listen on {joined(host, port)}: {error}") from error
     return joined(_ANY_HOST.get(host, host), port)

@@ -72,7 +72,7 @@ def _listen(host: str, port: int, registry: CollectorRegistry) -> WSGIServer:
         family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         Server.address_family = family
         return make_server(host, port, make_wsgi_app(registry), Server, _Handler)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise AddressError(f"cannot show metrics on {joined(host, port)}: {reason}") from error
 

@@ -1,5 +1,6 @@
 """Where front ends listen unless told otherwise, and whether a port can be had."""
 
+import ipaddress
 import socket
 
 DEFAULT_HOST, DEFAULT_PORT, PORT_MAX = "127.0.0.1", 50051, 65535
@@ -32,9 +33,24 @@ def bound(host: str, port: int, *, joins: bool = False, purpose: str = "listen")
         except BaseException:
             taken.close()
             raise
+    except UnicodeError as error:  # a part of it is empty or too long
+        raise AddressError(f"{cannot} {joined(host, port)}: that is no host name") from error
     except OSError as error:
         raise AddressError(f"{cannot} {joined(host, port)}: {error.strerror}") from error
     return taken
+
+
+def plain(host: str) -> str:
+    """The one address that a host stands for, since 0 or 127.1 are not understood everywhere. A
+    name of several is returned as it is, unless all addresses are meant.
+
+    Raises OSError or UnicodeError where `bound` raises AddressError.
+    """
+    answers = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+    first = addresses[0]
+    means_all = ipaddress.ip_address(first).is_unspecified
+    return first if means_all or len(addresses) == 1 else host
 
 
 def joined(host: str, port: int) -> str:
