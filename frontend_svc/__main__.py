@@ -11,7 +11,7 @@ import typer
 
 from frontend_svc.server import Frontend
 from frontend_svc.settings import Settings
-from frontend_svc.tokenizer import TokenizerError
+from frontend_svc.tokenizer import FileTokenizer, TokenizerError
 from svc_shell.listening import AddressError
 from svc_shell.logs import setup_logs
 from svc_shell.parent import follow_parent
@@ -19,6 +19,14 @@ from svc_wire.errors import RunDirError
 from svc_wire.rundir import RunDir, default_run_dir
 
 DEFAULTS = Settings()
+
+
+def _check_tokenizer(folder: Path) -> None:
+    """Raises typer.BadParameter."""
+    try:
+        FileTokenizer(folder, datetime.now)  # noqa: TID251 - its chat template asks what day it is
+    except TokenizerError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def main(
@@ -105,7 +113,10 @@ def main(
         ),
     ] = DEFAULTS.drain_timeout_s,
     check: Annotated[
-        bool, typer.Option("--check", help="Only look whether the options are right.")
+        bool,
+        typer.Option(
+            "--check", help="Only look whether the options are right, and a --tokenizer is there."
+        ),
     ] = False,
     log_level: Annotated[str, typer.Option(envvar="TWOSTROKE_LOG_LEVEL")] = "info",
 ) -> None:
@@ -116,6 +127,8 @@ def main(
     """
     log = setup_logs("frontend", log_level)
     if check:
+        if tokenizer is not None:
+            _check_tokenizer(tokenizer)
         return
     # One prompt is one item: the tokenizer's own thread pool would only cost memory.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

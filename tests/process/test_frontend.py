@@ -20,12 +20,14 @@ from svc_wire.capacity import ModelInfo
 from svc_wire.frontend_link import Submit
 from tests.support.fake_scheduler import FakeScheduler, prompt_of
 from tests.support.frontend import generation_stub, in_loop, receive, until
+from tests.support.tokenizers import byte_level, save
 from twostroke.v1 import generation_pb2 as pb
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 END_S = 20.0
+EXIT_USAGE = 2
 
 
 def command(run_dir: Path) -> list[str]:
@@ -222,3 +224,17 @@ async def test_ten_thousand_requests_leave_no_memory_behind(run_dir: Path) -> No
             # The allocator's own waves are some per cent; a request that stays costs kilobytes.
             assert grown < 0.1 * warm, f"{grown} bytes over {warm}"
             assert not fake.live
+
+
+def test_a_check_of_the_options_looks_at_the_tokenizer(run_dir: Path, tmp_path: Path) -> None:
+    def check(folder: Path) -> tuple[int, str]:
+        words = [*command(run_dir), "--check", "--tokenizer", str(folder)]
+        env = os.environ | {"TYPER_USE_RICH": "0"}  # lines are not broken
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stderr
+
+    assert check(save(byte_level(), tmp_path)) == (0, "")
+    status, said = check(tmp_path / "none")
+    assert status == EXIT_USAGE
+    assert f"cannot read the tokenizer {tmp_path}/none/tokenizer.json" in said
+    assert not list(run_dir.iterdir())
