@@ -16,7 +16,12 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """While this is entered, interrupts wait; at its end they do what they would have done."""
+    """While this is entered, interrupts wait; at its end they do what they would have done.
+
+    Where the first one raises, those behind it are dropped: they would come as it is raised, before
+    any `__exit__` or `finally` has begun, and cut off what nobody does again. Whoever is in a hurry
+    asks once more.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # nothing interrupts it
         return
@@ -42,4 +47,4 @@ def held_back() -> Iterator[None]:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
         for late in came:
-            signal.raise_signal(late)
+            signal.raise_signal(late)  # it may raise

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
@@ -29,6 +30,17 @@ def test_one_that_comes_meanwhile_comes_at_the_end(signum: signal.Signals) -> No
             done.append("all of it")
         done.append("what follows")
     assert done == ["all of it"]
+
+
+def test_a_second_one_does_not_cut_off_what_cleans_up_after_the_first_one() -> None:
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt), ExitStack() as rest:  # noqa: PT012 - as above
+        rest.callback(done.append, "cleaned up")
+        with held_back():
+            for signum in SIGNALS:
+                signal.raise_signal(signum)
+    done.append("not once more")
+    assert done == ["cleaned up", "not once more"]
 
 
 def test_afterwards_all_is_as_before() -> None:
