@@ -21,12 +21,13 @@ from supervisor_svc import display
 from supervisor_svc.instance import Tell, instance_dir
 from supervisor_svc.stack import EXIT_FAILED, Stack, StackConfig, StackError
 from supervisor_svc.upkeep import Upkeep
+from svc_shell.durations import seconds
 from svc_shell.listening import DEFAULT_HOST, DEFAULT_PORT, PORT_MAX, AddressError, bound
 from svc_shell.presence import FRONTENDS_MAX
 from svc_shell.unfailing import guard_stderr
 
 EXIT_INTERRUPTED = 130
-POLICY_OPT = "TWOSTROKE_POLICY_OPT"
+POLICY, POLICY_OPT = "TWOSTROKE_POLICY", "TWOSTROKE_POLICY_OPT"
 
 ROLE_OPTIONS = {
     "executor": ("model", "log_level"),
@@ -58,6 +59,7 @@ def _values(option: object) -> list[str]:
 
 
 def serve(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Option(
@@ -98,7 +100,7 @@ def serve(
     policy: Annotated[
         str | None,
         typer.Option(
-            envvar="TWOSTROKE_POLICY",
+            envvar=POLICY,
             help="Scheduling policy; `twostroke policy list` shows those of a server.",
         ),
     ] = None,
@@ -120,34 +122,32 @@ def serve(
         ),
     ] = None,
     ready_timeout: Annotated[
-        float, typer.Option(envvar="TWOSTROKE_READY_TIMEOUT", help="Seconds to get ready in.")
+        float, seconds("TWOSTROKE_READY_TIMEOUT", "Seconds to get ready in.")
     ] = 300.0,
     drain_timeout: Annotated[
-        float,
-        typer.Option(
-            envvar="TWOSTROKE_DRAIN_TIMEOUT", help="Seconds that running answers get to finish."
-        ),
+        float, seconds("TWOSTROKE_DRAIN_TIMEOUT", "Seconds that running answers get to finish.")
     ] = 30.0,
     outage_timeout: Annotated[
         float | None,
-        typer.Option(
-            envvar="TWOSTROKE_OUTAGE_TIMEOUT",
-            help="Seconds that answers wait for a scheduler or executor that is away.",
+        seconds(
+            "TWOSTROKE_OUTAGE_TIMEOUT",
+            "Seconds that answers wait for a scheduler or executor that is away.",
         ),
     ] = None,
     stall_timeout: Annotated[
         float | None,
-        typer.Option(
-            envvar="TWOSTROKE_STALL_TIMEOUT",
-            help="Seconds without progress after which health is not serving.",
+        seconds(
+            "TWOSTROKE_STALL_TIMEOUT",
+            "Seconds without progress after which health is not serving.",
+            least=0.1,
         ),
     ] = None,
     hang_timeout: Annotated[
         float,
-        typer.Option(
-            envvar="TWOSTROKE_HANG_TIMEOUT",
-            min=1.0,
-            help="Seconds without progress after which a service is killed and started again.",
+        seconds(
+            "TWOSTROKE_HANG_TIMEOUT",
+            "Seconds without progress after which a service is killed and started again.",
+            least=1.0,
         ),
     ] = 60.0,
     restarts_max: Annotated[
@@ -173,6 +173,8 @@ def serve(
     tell = partial(err.print, soft_wrap=True)
     if log_level is None and err.is_terminal:
         log_level = "warning"  # the display says what a person wants to know of a good start
+    if _is_for_another(context, policy):
+        policy_opt = None
     options = {
         "model": model,
         "host": host,
@@ -208,6 +210,13 @@ def serve(
         err.print(f"error: {error}", style="red", soft_wrap=True)
         status = error.exit_status if isinstance(error, StackError) else EXIT_FAILED
         raise typer.Exit(status) from error
+
+
+def _is_for_another(context: typer.Context, policy: str | None) -> bool:
+    """Whether the policy's options are the environment's, which names another policy."""
+    source = context.get_parameter_source("policy_opt")
+    is_inherited = source is not None and source.name == "ENVIRONMENT"
+    return is_inherited and os.environ.get(POLICY, policy) != policy
 
 
 def _check_ports(
