@@ -40,9 +40,15 @@ class Guard:
         """Whether requests may wait in more than one group."""
         displaces = self._ask("displaces", lambda: kind.displaces, True, bool)
         self.displaces = displaces and not self.groups
+        self._rank_is_kept = self._ask("rank_is_kept", lambda: kind.rank_is_kept, False, bool)
         self.counts = kind.served is not Policy.served
         """Whether the policy wants to know what was served."""
         self.picks_victims = kind.victim is not Policy.victim
+
+    @property
+    def rank_is_kept(self) -> bool:
+        """Whether what `rank` answered holds until the policy is told something of that group."""
+        return self._rank_is_kept and not self.fault
 
     def distrust(self, reason: str) -> None:
         """Takes its word away for something that is wrong with no single answer."""

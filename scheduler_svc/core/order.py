@@ -178,9 +178,11 @@ class Order:
         return self._guard.piece(sequence.view, wanted, room)
 
     def _rank(self, name: str, queue: WaitingQueue) -> Key:
-        head = queue.head
-        assert head is not None
-        return self._rank_of(name, head, len(queue))
+        if queue.rank is None or not self._guard.rank_is_kept:
+            head = queue.head
+            assert head is not None
+            queue.rank = self._rank_of(name, head, len(queue))
+        return queue.rank
 
     def _rank_of(self, group: str, head: Sequence, waiting: int) -> Key:
         assert self._batch is not None
@@ -216,6 +218,7 @@ class Order:
             sequence.tokens_told = max(told, progress)
         for group, tokens in prompt_tokens.items():
             self._guard.served(group, tokens, output_tokens[group])
+            self.waiting.forget_rank(group)
 
     def _progress(self, sequence: Sequence) -> int:
         """How far it is served: read, as long as it reads its prompt, then committed. 0: waits."""

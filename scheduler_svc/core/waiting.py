@@ -1,7 +1,8 @@
 """The waiting sequences: in groups, each in the order of its keys.
 
 A policy with one group is a sorted list, and looking at its head costs nothing. With several, the
-groups are ranked whenever somebody looks; nobody does while no place is free.
+groups are ranked whenever somebody looks; nobody does while no place is free. Where a policy
+keeps to its ranks, it is asked only for those that were forgotten.
 """
 
 from bisect import bisect_left, insort
@@ -19,6 +20,8 @@ class WaitingQueue:
 
     def __init__(self) -> None:
         self._sorted: list[Sequence] = []
+        self.rank: Key | None = None
+        """Where the policy puts this group, if it said so and keeps to it."""
 
     def __len__(self) -> int:
         return len(self._sorted)
@@ -107,6 +110,11 @@ class WaitingGroups:
         del self._members[sequence.seq_id]
         if not queue:
             del self._groups[sequence.group]
+
+    def forget_rank(self, group: str) -> None:
+        """The policy may put the group elsewhere from now on."""
+        if queue := self._groups.get(group):
+            queue.rank = None
 
     def check(self) -> None:
         """Asserts order, state and grouping."""

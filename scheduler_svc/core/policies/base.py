@@ -92,6 +92,11 @@ class Policy(ABC):
     """Whether a waiting request pre-empts the last running one if its key is smaller. Takes effect
     only while all requests are in one group."""
 
+    rank_is_kept: ClassVar[bool] = False
+    """Whether a group's `rank` is what it was until `waits` or `served` tells of that very group.
+    Then it is only asked after that, which matters with thousands of groups. Whoever overrides the
+    `rank` of such a policy has to say it anew."""
+
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
         """Raises OptionError for an option that the policy does not have, or a value it refuses."""
         with Options(options) as known:
@@ -116,8 +121,8 @@ class Policy(ABC):
         """The group's place among those that wait: the smallest rank's head goes next.
 
         Asked anew for every group whenever a place is free, so it may change with what was
-        `served`. Equal ranks go by the keys of their heads. The same order decides whose prompt is
-        read first.
+        `served`, or less often: see `rank_is_kept`. Equal ranks go by the keys of their heads. The
+        same order decides whose prompt is read first.
         """
         return ()
 

@@ -32,6 +32,7 @@ that is what being lifted does to it anyway, but for what it had beyond the othe
 class Fair(Policy):
     name: ClassVar[str] = "fair"
     displaces: ClassVar[bool] = False
+    rank_is_kept: ClassVar[bool] = True
 
     def configure(self, options: Options) -> None:
         self._weights = options.numbers("weight", least=WEIGHT_MIN)
