@@ -5,8 +5,9 @@
                              ◄─── end of stream: after a drain, when the instance has ended
 
 The socket is named after the runtime directory and has no file (Linux's abstract namespace holds
-it), so that nothing is left of it however this process ends. Only the user who runs the instance
-gives orders: the kernel says who has connected.
+it), so that nothing is left of it however this process ends. Anybody may have a name there, so both
+ends ask the kernel who the other one is. Only the user who runs the instance gives orders, and only
+to that user's instance or to root's.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from typing import Self
 
 import msgspec
 
-from supervisor_svc.stack import EXIT_USAGE
+from supervisor_svc.stack import EXIT_USAGE, StackError
 from svc_shell.presence import is_held
 from svc_wire.rundir import default_run_dir
 
@@ -64,9 +65,14 @@ class Control:
     """The supervisor's end."""
 
     def __init__(self, run_dir: Path) -> None:
+        """Raises StackError if somebody else has the name."""
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(_name(run_dir))
-        self._socket.listen()
+        try:
+            self._socket.bind(_name(run_dir))
+            self._socket.listen()
+        except OSError as error:
+            self._socket.close()
+            raise StackError(f"cannot take orders for {run_dir}: {error.strerror or error}") from error
 
     def fileno(self) -> int:
         """Readable when somebody has connected."""
@@ -120,6 +126,8 @@ def order(run_dir: Path, order: Order) -> str:
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(_name(run_dir))
+            if (uid := _uid_of(connection)) not in (os.geteuid(), 0):
+                raise ControlError(f"the instance in {run_dir} is of another user: {uid}")
             connection.sendall(_line(order))
             line = _read_line(connection, timeout_s=None)
             if not line:
