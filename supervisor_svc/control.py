@@ -72,7 +72,9 @@ class Control:
             self._socket.listen()
         except OSError as error:
             self._socket.close()
-            raise StackError(f"cannot take orders for {run_dir}: {error.strerror or error}") from error
+            raise StackError(
+                f"cannot take orders for {run_dir}: {error.strerror or error}"
+            ) from error
 
     def fileno(self) -> int:
         """Readable when somebody has connected."""
