@@ -4,7 +4,8 @@ ExecutorError           the executor cannot start; one clear sentence for whoeve
 ├── ModelNotFound       there is no such folder or hub name
 ├── ModelNotUsable      the folder is there, but its content cannot be loaded
 ├── UnsupportedModel    the model loads, but its family cannot be run exactly
-└── OutOfMemory         the KV cache does not fit
+├── OutOfMemory         the KV cache does not fit
+└── TraceError          the trace cannot be written
 """
 
 
@@ -28,4 +29,8 @@ class UnsupportedModel(ExecutorError):
 
 
 class OutOfMemory(ExecutorError):
+    pass
+
+
+class TraceError(ExecutorError):
     pass

@@ -11,7 +11,9 @@ from collections import deque
 from pathlib import Path
 
 import numpy as np
+import structlog
 
+from executor_svc.errors import TraceError
 from executor_svc.runner import Runner
 from svc_wire.capacity import Capacity, ModelInfo
 from svc_wire.frames import BatchPlan, StepResult
@@ -28,14 +30,22 @@ STEP = np.dtype(
     ]
 )
 
+log = structlog.get_logger(service="executor")
+
 
 class TracedRunner:
-    """A Runner that does what `runner` does, and writes a record of each completed step."""
+    """A Runner that does what `runner` does, and writes a record of each completed step, up to one
+    that cannot be written."""
 
     def __init__(self, runner: Runner, path: Path) -> None:
+        """Raises TraceError."""
         self._runner = runner
         self._plans: deque[tuple[int, int, int]] = deque()  # rows, tokens, written_ns
-        self._file = path.open("ab", buffering=0)
+        self._has_failed = False
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise TraceError(f"cannot write the trace {path}: {error.strerror}") from error
 
     @property
     def capacity(self) -> Capacity:
@@ -68,5 +78,17 @@ class TracedRunner:
             rows, tokens, written_ns = self._plans.popleft()
             stations = (result.epoch, result.step, rows, tokens, written_ns)
             record = np.array((*stations, *result.timing.as_tuple()), STEP)
-            self._file.write(record.tobytes())
+            self._write(record.tobytes())
         return result
+
+    def _write(self, record: bytes) -> None:
+        if self._has_failed:
+            return
+        try:
+            whole = self._file.write(record) == len(record)
+            reason = "no space is left"
+        except OSError as error:
+            whole, reason = False, str(error.strerror)
+        if not whole:  # another one after it would not be found
+            self._has_failed = True
+            log.warning("the trace ends here", path=self._file.name, error=reason)

@@ -140,13 +140,14 @@ def test_a_restart_takes_options_and_a_drain_waits_for_the_end(slow_steps: None)
         assert serve.leftovers() == []
 
 
-def test_what_only_the_log_of_a_service_knows_is_told_to_who_ordered_its_restart() -> None:
+@pytest.mark.parametrize("what", ["record", "trace"])
+def test_what_only_the_log_of_a_service_knows_is_told_to_who_ordered_its_restart(what: str) -> None:
     with Serve() as serve, Client(serve.address) as client:
-        code, said = serve.command("restart", "executor", "--record", "/no/such/folder/file")
+        code, said = serve.command("restart", "executor", f"--{what}", "/no/such/folder/file")
         assert code == 1
         assert said == (
-            "error: the new executor exited with status 1: cannot write the record "
-            "/no/such/folder/file: No such file or directory; "
+            "error: the new executor exited with status 1: "
+            f"cannot write the {what} /no/such/folder/file: No such file or directory; "
             "the executor is started again as it was\n"
         )
         assert wait_until(lambda: client.server_status().ready, 20)

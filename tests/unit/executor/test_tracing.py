@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
+from structlog.testing import capture_logs
 
+from executor_svc.errors import TraceError
 from executor_svc.hash_runner import HashRunner
 from executor_svc.tracing import STEP, TracedRunner
 from svc_wire.capacity import Capacity
@@ -31,3 +34,25 @@ def test_records_of_a_run(tmp_path: Path) -> None:
     assert records["tokens"].sum() == (5 + 6 - 1) + (1 + 9 - 1)
     assert (records["rows"] <= records["tokens"]).all()
     assert (records["written_ns"] <= records["completed_ns"]).all()
+
+
+def test_a_file_that_cannot_be_opened_is_said_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "trace"
+    runner = HashRunner(CAPACITY, eos_ids=(256,), name="hash")
+    with pytest.raises(TraceError, match=f"cannot write the trace {path}: No such file"):
+        TracedRunner(runner, path)
+    runner.close()
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_steps() -> None:
+    runner = TracedRunner(HashRunner(CAPACITY, eos_ids=(256,), name="hash"), Path("/dev/full"))
+    jobs = [Job([5, 6, 7, 8, 9], 6), Job([7], 9)]
+    with capture_logs() as said:
+        traced = Planner(runner, jobs, depth=1).run()
+    runner.close()
+    plain = HashRunner(CAPACITY, eos_ids=(256,), name="hash")
+    assert traced == Planner(plain, jobs, depth=1).run()
+    plain.close()
+    assert [(line["event"], line["error"]) for line in said] == [
+        ("the trace ends here", "No space left on device")
+    ]
