@@ -9,6 +9,8 @@ import re
 from twostroke_client.errors import InvalidAddress
 
 PORT_MAX = 65535
+_PATH_MAX = 107
+"""Bytes of a UNIX socket's path, by unix(7)."""
 
 _OTHER_SCHEMES = ("unix-abstract:", "dns:", "ipv4:", "ipv6:", "vsock:", "xds:")
 """These are passed on as they are: whoever writes one knows gRPC's naming."""
@@ -32,7 +34,7 @@ def _fault(address: str) -> str:
     """What is wrong, empty if nothing is."""
     scheme, _, rest = address.partition(":")
     if address.lower().startswith("unix:"):
-        return "" if rest.strip("/") else "there is no path"
+        return _path_fault(rest)
     if rest.startswith("//"):
         return f"leave {scheme}:// out"
     parts = _PARTS.fullmatch(address)
@@ -42,6 +44,15 @@ def _fault(address: str) -> str:
     if not host:
         return "there is no host" if address else "it is empty"
     return _port_fault(port) if _HOST.fullmatch(host) else f"{host!r} is no host"
+
+
+def _path_fault(path: str) -> str:
+    if not path.strip("/"):
+        return "there is no path"
+    if path.startswith("//") and not path.startswith("///"):
+        return "after unix:// comes a path that begins with /"
+    length = len(path.encode())
+    return "" if length <= _PATH_MAX else f"its path has {length} bytes, {_PATH_MAX} are possible"
 
 
 def _port_fault(port: str | None) -> str:

@@ -125,7 +125,7 @@ def generate(
         priority=priority,
         tenant=tenant,
     )
-    with reported(address), Client(address) as client:
+    with reported(address, timeout), Client(address) as client:
         asked: Prompt = text if raw else _chat_prompt(system, text)
         with client.generate(asked, timeout_s=timeout, **options) as stream:
             if as_json:
@@ -186,7 +186,7 @@ def chat(
         tenant=tenant,
     )
     err = stderr()
-    with reported(address), Client(address) as client:
+    with reported(address, timeout), Client(address) as client:
         served = client.model_info()
         err.print(f"{served.name} on {served.device}. {chat_repl.HINT}", style="dim")
         chat_repl.converse(client, options, system=system, timeout_s=timeout, out=stdout(), err=err)

@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 
 from twostroke_client.client import Client
+from twostroke_client.errors import DeadlineExceeded
 from twostroke_client.policies import PolicyState
 from twostroke_client.reporting import (
     EXIT_USAGE,
@@ -62,7 +63,12 @@ def set_policy(
             raise typer.Exit(EXIT_USAGE)
         options[key] = value
     with reported(address), Client(address) as client:
-        _show(client.set_policy(name, options), as_json)
+        try:
+            state = client.set_policy(name, options)
+        except DeadlineExceeded:
+            stderr().print("Whether it was changed, `twostroke policy list` tells.", style="dim")
+            raise
+        _show(state, as_json)
 
 
 @app.command(context_settings=passed_on, add_help_option=False)

@@ -35,18 +35,25 @@ EXIT_NO_READER = 141
 
 
 @contextmanager
-def reported(address: str) -> Iterator[None]:
-    """Turns what goes wrong inside into a sentence and an exit code."""
+def reported(address: str, timeout_s: float | None = None) -> Iterator[None]:
+    """Turns what goes wrong inside into a sentence and an exit code.
+
+    `timeout_s`: what the user allowed, if the command asks for it.
+    """
     try:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except Unreachable as error:
-        cause = str(error).rpartition(": ")[2]  # what is before it is how gRPC came to know
+        # What is before it is how gRPC came to know, some of it in brackets.
+        cause = str(error).rpartition(": ")[2].removesuffix("]")
         complain(f"the connection to {address} failed: {cause}")
         stderr().print("Is a server running there? `twostroke serve` starts one.", style="dim")
         raise typer.Exit(EXIT_UNAVAILABLE) from error
     except DeadlineExceeded as error:
+        if timeout_s is None:
+            complain(f"the server at {address} did not answer in time")
+            raise typer.Exit(EXIT_UNAVAILABLE) from error
         complain("the time given with --timeout is up")
         raise typer.Exit(EXIT_DEADLINE) from error
     except TwostrokeError as error:

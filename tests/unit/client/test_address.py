@@ -51,6 +51,8 @@ BAD = {
     "HTTPS://localhost:50051": "leave HTTPS:// out",
     "unix:///": "there is no path",
     "UNIX:": "there is no path",
+    "unix://nope": "after unix:// comes a path that begins with /",
+    "unix:/" + "x" * 107: "its path has 108 bytes, 107 are possible",
 }
 
 
