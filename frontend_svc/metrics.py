@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 
 from frontend_svc.backend import Backend
 from frontend_svc.tally import Histogram, Labelled, Tally
-from svc_shell.listening import AddressError, joined
+from svc_shell.listening import AddressError, joined, plain
 from svc_wire.frontend_link import Pace, Status
 
 STATUS_AGE_MAX_S = 5.0
@@ -69,6 +69,7 @@ def _listen(host: str, port: int, registry: CollectorRegistry) -> WSGIServer:
         daemon_threads = True
 
     try:
+        host = plain(host)
         family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         Server.address_family = family
         return make_server(host, port, make_wsgi_app(registry), Server, _Handler)
