@@ -15,6 +15,7 @@ record ends at its bound; the beginning is what a replay cannot do without.
 import itertools
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -105,7 +106,8 @@ class RecordedRunner:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
         self._runner.close()
 
     def _take(self, timeout_s: float) -> StepResult | None:
@@ -147,13 +149,22 @@ class RecordedRunner:
             return
         self._bytes_left -= _ENTRY.size + len(payload)
         if self._bytes_left < 0:
-            log.warning("the record is full", path=self._file.name)
-            self._file.close()
-            self._file = None
+            self._end("it is as large as it may be")
             return
-        self._file.write(_ENTRY.pack(kind, len(payload)) + payload)
-        if kind == PLAN:  # should its step kill this process, it is what matters most
-            self._file.flush()
+        try:
+            self._file.write(_ENTRY.pack(kind, len(payload)) + payload)
+            if kind == PLAN:  # should its step kill this process, it is what matters most
+                self._file.flush()
+        except OSError as error:
+            self._end(str(error.strerror))
+
+    def _end(self, reason: str) -> None:
+        """Steps go on without a record; what is cut off at its end is left out by readers."""
+        assert self._file is not None
+        file, self._file = self._file, None
+        log.warning("the record ends here", path=file.name, reason=reason)
+        with suppress(OSError):  # what is buffered may not fit
+            file.close()
 
 
 def _unused(path: Path) -> Path:

@@ -1,5 +1,6 @@
 """A record of steps with block copies is run again like any other."""
 
+import io
 import random
 from pathlib import Path
 
@@ -50,3 +51,15 @@ def test_a_redacted_record_names_no_token_at_all(tmp_path: Path) -> None:
         frame.raw[: len(data)] = np.frombuffer(data, np.uint8)
         assert not frame.token_ids.any()
         assert (frame.stop_ids == NO_TOKEN).all()
+
+
+def test_a_disk_that_gets_full_ends_the_record_and_no_step(tmp_path: Path) -> None:
+    jobs = [Job([7] * 12, 9), Job([8] * 3, 9)]
+    expected = Planner(HashRunner(CAPACITY), jobs).run()
+    recorded = RecordedRunner(HashRunner(CAPACITY), tmp_path / "record")
+    assert recorded._file is not None
+    recorded._file.close()
+    recorded._file = io.BufferedWriter(io.FileIO("/dev/full", "w"))
+    assert Planner(recorded, jobs).run() == expected
+    assert recorded._file is None
+    recorded.close()
