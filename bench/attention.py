@@ -49,8 +49,10 @@ def rows_of(step: str) -> list[tuple[int, int]]:
 def plan_of(rows: list[tuple[int, int]]) -> Any:
     """As much of a plan as attention looks at."""
     tokens, keys = np.array(rows, np.int32).T
-    starts = (np.append(0, each.cumsum()).astype(np.int32) for each in (tokens, -(-keys // 16)))
-    query_indptr, block_indptr = starts
+    blocks = -(-keys // _BLOCK_SIZE)
+    query_indptr, block_indptr = (
+        np.append(0, each.cumsum()).astype(np.int32) for each in (tokens, blocks)
+    )
     return SimpleNamespace(
         query_indptr=query_indptr, block_indptr=block_indptr, row_stop=keys, row_start=keys - tokens
     )

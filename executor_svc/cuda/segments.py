@@ -6,8 +6,8 @@ Launching a layer kernel by kernel costs the host 0.4 ms, more than it costs the
 some hundred tokens; a graph costs the host some microseconds. What lies between two attentions
 depends on nothing but the number of tokens, so that few graphs serve all mixed steps: tokens are
 padded to a bucket, and copied to where the graphs read them. The attention, which depends on every
-row's length, gets the real tokens only. Steps of more tokens than the largest bucket keep the
-device busy for longer than the host needs to launch them.
+row's length, gets the real tokens only. Steps of more tokens than the largest bucket are launched
+kernel by kernel; with large models the device computes for longer than that takes.
 """
 
 from bisect import bisect_left
