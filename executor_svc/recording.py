@@ -63,17 +63,23 @@ class RecordedRunner:
     ) -> None:
         """Takes `path`.1, .2 and so on where there are records of earlier lives.
 
-        Raises RecordError.
+        Raises RecordError if `path` cannot be written. A life after the first one goes on without a
+        record then: it must not end what it tells of.
         """
         self._runner = runner
         self._redacted = redacted
         self._bytes_left = bytes_max
         buffer = bytearray(plan_dtype(runner.capacity).itemsize)
         self._blank = PlanFrame(buffer, runner.capacity, writable=True)
+        self._file: BinaryIO | None = None
+        mine = _unused(path)
         try:
-            self._file: BinaryIO | None = _unused(path).open("xb")
+            self._file = mine.open("xb")
         except OSError as error:
-            raise RecordError(f"cannot write the record {path}: {error.strerror}") from error
+            if mine == path:
+                raise RecordError(f"cannot write the record {path}: {error.strerror}") from error
+            log.warning("this life has no record", path=str(mine), reason=error.strerror)
+            return
         head = Head(LAYOUT_VERSION, runner.capacity, runner.model, redacted)
         encoded = msgspec.json.encode(head)
         self._file.write(MAGIC + struct.pack("<I", len(encoded)) + encoded)

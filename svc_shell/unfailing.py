@@ -43,8 +43,8 @@ class Unfailing(io.TextIOBase):
 
     def flush(self) -> None:
         with self._lock:
-            lines, self._begun = self._begun.splitlines(keepends=True), ""
-            for line in lines:
+            begun, self._begun = self._begun, ""  # no call in it, so no signal handler either
+            for line in begun.splitlines(keepends=True):
                 self._put(line)
 
     def fileno(self) -> int:

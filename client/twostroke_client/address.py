@@ -51,7 +51,10 @@ def _path_fault(path: str) -> str:
         return "there is no path"
     if path.startswith("//") and not path.startswith("///"):
         return "after unix:// comes a path that begins with /"
-    length = len(path.encode())
+    try:
+        length = len(path.encode())
+    except UnicodeEncodeError:
+        return "its path is not UTF-8"
     return "" if length <= _PATH_MAX else f"its path has {length} bytes, {_PATH_MAX} are possible"
 
 

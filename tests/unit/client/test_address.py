@@ -51,6 +51,7 @@ BAD = {
     "HTTPS://localhost:50051": "leave HTTPS:// out",
     "unix:///": "there is no path",
     "UNIX:": "there is no path",
+    "unix:/\udcff": "its path is not UTF-8",
     "unix://nope": "after unix:// comes a path that begins with /",
     "unix:/" + "x" * 107: "its path has 108 bytes, 107 are possible",
 }

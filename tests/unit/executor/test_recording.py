@@ -1,6 +1,8 @@
 """A record of steps with block copies is run again like any other."""
 
+import errno
 import io
+import os
 import random
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 from executor_svc.hash_runner import HashRunner
-from executor_svc.recording import PLAN, Record, RecordedRunner
+from executor_svc.recording import PLAN, Record, RecordedRunner, RecordError
 from executor_svc.replay import Replay
 from svc_wire.capacity import Capacity
 from svc_wire.frames import PlanFrame
@@ -63,3 +65,19 @@ def test_a_disk_that_gets_full_ends_the_record_and_no_step(tmp_path: Path) -> No
     assert Planner(recorded, jobs).run() == expected
     assert recorded._file is None
     recorded.close()
+
+
+def test_a_later_life_goes_on_where_its_record_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    jobs, path = [Job([7] * 12, 9)], tmp_path / "record"
+    monkeypatch.setattr(Path, "open", no_space)
+    with pytest.raises(RecordError, match="No space left"):
+        RecordedRunner(HashRunner(CAPACITY), path)
+    os.close(os.open(path, os.O_CREAT))
+    later = RecordedRunner(HashRunner(CAPACITY), path)
+    assert Planner(later, jobs).run() == Planner(HashRunner(CAPACITY), jobs).run()
+    later.close()
